@@ -1,0 +1,1 @@
+//! One global scale for a tensor whose parts have several.

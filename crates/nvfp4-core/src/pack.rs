@@ -1,0 +1,1 @@
+//! Two e2m1 codes a byte.

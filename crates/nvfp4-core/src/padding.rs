@@ -1,0 +1,1 @@
+//! Padding of weights and activations to what the kernels' tiles need, and slicing of their output.

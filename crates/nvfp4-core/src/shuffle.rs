@@ -1,0 +1,1 @@
+//! The row and scale shuffles of the TensorRT-LLM-gen kernels.

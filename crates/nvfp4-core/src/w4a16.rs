@@ -1,0 +1,1 @@
+//! The weight preparations of FlashInfer's BF16 × FP4 kernels.
