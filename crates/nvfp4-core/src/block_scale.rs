@@ -1,31 +1,39 @@
 //! Block scales: one e4m3 byte for each 16 values along `k`, and the layouts that kernels read them in.
-use crate::error::Error;
+//!
+//! Checkpoints store them row-major ([`LinearScales`]); kernels read them in tiles ([`SwizzledScales`]). The two
+//! are different types, so scales cannot be swizzled twice, or read in the wrong layout:
+//!
+//! ```compile_fail,E0308
+//! use nvfp4_core::{LinearScales, swizzle_blockscale};
+//! let linear = LinearScales::new(128, 4, vec![0x38; 512])?;
+//! let swizzled = swizzle_blockscale(&linear)?;
+//! swizzle_blockscale(&swizzled)?; // expected `&LinearScales`, found `&SwizzledScales`
+//! # Ok::<(), nvfp4_core::Error>(())
+//! ```
+//!
+//! The same without the last call compiles, and the way back is exact:
+//!
+//! ```
+//! use nvfp4_core::{LinearScales, swizzle_blockscale};
+//! let linear = LinearScales::new(128, 4, vec![0x38; 512])?;
+//! let swizzled = swizzle_blockscale(&linear)?;
+//! assert_eq!(swizzled.unswizzle()?, linear);
+//! # Ok::<(), nvfp4_core::Error>(())
+//! ```
+
+mod layout;
+mod mma_view;
+mod swizzle;
+mod values;
+
+pub use layout::ScaleLayout;
+pub use mma_view::MmaScaleView;
+pub use swizzle::{swizzle_blockscale, swizzle_blockscale_batched};
+pub use values::ScaleRepair;
+
+use crate::error::{Error, check_size, checked_mul};
 use alloc::{borrow::Cow, vec::Vec};
-
-/// Order of block scales in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum ScaleLayout {
-    /// Row-major `[rows, k / 16]`, as checkpoints store them.
-    Linear,
-    /// Tiles of 128 rows × 4 columns, 512 bytes each; rows padded to 128 and columns to 4 with zeros.
-    Swizzled128x4,
-    /// Tiles of 8 rows × 4 columns, 32 bytes each; rows padded to 8 and columns to 4 with zeros.
-    Swizzled8x4,
-}
-
-impl ScaleLayout {
-    /// Bytes that `rows × cols` scales take, padding included.
-    pub fn len(self, rows: usize, cols: usize) -> Result<usize, Error> {
-        let _ = (rows, cols);
-        todo!()
-    }
-    /// Byte offset of the scale `(row, col)` of a matrix with `cols` columns.
-    pub const fn offset(self, row: usize, col: usize, cols: usize) -> usize {
-        let _ = (row, col, cols);
-        todo!()
-    }
-}
+use core::ops::Range;
 
 /// Row-major block scales `[rows, cols]`, as checkpoints store them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,8 +47,7 @@ impl<'a> LinearScales<'a> {
     /// `bytes` must hold exactly `rows * cols` e4m3 bytes.
     pub fn new(rows: usize, cols: usize, bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, Error> {
         let bytes = bytes.into();
-        let expected = crate::error::checked_mul("block scale bytes", rows, cols)?;
-        crate::error::check_size("block scale bytes", expected, bytes.len())?;
+        check_size("block scale bytes", checked_mul("block scale bytes", rows, cols)?, bytes.len())?;
         Ok(Self { rows, cols, bytes })
     }
     /// Rows (`n` or `m`).
@@ -55,17 +62,34 @@ impl<'a> LinearScales<'a> {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+    /// The bytes, row-major.
+    pub fn into_bytes(self) -> Cow<'a, [u8]> {
+        self.bytes
+    }
     /// The same scales with their bytes owned.
     pub fn into_owned(self) -> LinearScales<'static> {
         LinearScales { rows: self.rows, cols: self.cols, bytes: Cow::Owned(self.bytes.into_owned()) }
     }
-    /// `Ok` if no byte is NaN or negative; otherwise [`Error::BlockScale`] with the first bad byte and the count.
-    pub fn check_values(&self) -> Result<(), Error> {
-        todo!()
+    /// The rows `range`, borrowed. Any row is a legal boundary.
+    pub fn slice_rows(&self, range: Range<usize>) -> Result<LinearScales<'_>, Error> {
+        let bytes = match range.start <= range.end && range.end <= self.rows {
+            true => self.bytes.get(range.start * self.cols..range.end * self.cols),
+            false => None,
+        };
+        let bytes = bytes.ok_or(Error::Range {
+            what: "rows of block scales",
+            start: range.start,
+            end: range.end,
+            len: self.rows,
+            multiple: 1,
+        })?;
+        LinearScales::new(range.len(), self.cols, bytes)
     }
 }
 
 /// Block scales in tiles. A type of its own, so that scales cannot be swizzled twice.
+///
+/// Bytes that belong to no scale (the padding of rows and columns to whole tiles) are zero, always.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwizzledScales {
     layout: ScaleLayout,
@@ -75,6 +99,26 @@ pub struct SwizzledScales {
 }
 
 impl SwizzledScales {
+    /// Scales that are in tiles already: torchao parameters with `is_swizzled_scales`, ComfyUI files, the output of
+    /// another library's quantizer. `rows` and `cols` are the scales before padding; `bytes` must hold exactly
+    /// [`layout.len(rows, cols)`](ScaleLayout::len) bytes. Padding, which producers may leave as it was, is set to
+    /// zero.
+    ///
+    /// The number of bytes cannot tell tiled from row-major scales when `rows` and `cols` fill whole tiles; whoever
+    /// calls this says which they are.
+    pub fn from_bytes(
+        layout: ScaleLayout,
+        rows: usize,
+        cols: usize,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Result<Self, Error> {
+        layout.check_tiled()?;
+        let bytes = bytes.into();
+        check_size("swizzled block scale bytes", layout.len(rows, cols)?, bytes.len())?;
+        let mut scales = Self { layout, rows, cols, bytes };
+        scales.zero_padding();
+        Ok(scales)
+    }
     /// The layout, never [`ScaleLayout::Linear`].
     pub const fn layout(&self) -> ScaleLayout {
         self.layout
@@ -91,10 +135,28 @@ impl SwizzledScales {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-}
+    /// The bytes, padding included.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
 
-/// Brings scales into 128x4 tiles.
-pub fn swizzle_blockscale(scales: &LinearScales<'_>) -> Result<SwizzledScales, Error> {
-    let _ = scales;
-    todo!()
+    /// The bytes of the rows `range`, which are the swizzled scales of those rows alone. Only whole tiles can be
+    /// cut out: `range` must start at a multiple of the tile's rows, and end at one or at the last row. For other
+    /// ranges [`unswizzle`](Self::unswizzle), slice and swizzle again.
+    pub fn slice_rows(&self, range: Range<usize>) -> Result<&[u8], Error> {
+        let tile = self.layout.tile_rows();
+        let whole = range.start.is_multiple_of(tile) && (range.end.is_multiple_of(tile) || range.end == self.rows);
+        let stripe = self.layout.stripe_len(self.cols)?;
+        let bytes = match whole && range.start <= range.end && range.end <= self.rows {
+            true => self.bytes.get(range.start / tile * stripe..range.end.div_ceil(tile) * stripe),
+            false => None,
+        };
+        bytes.ok_or(Error::Range {
+            what: "rows of swizzled block scales",
+            start: range.start,
+            end: range.end,
+            len: self.rows,
+            multiple: tile,
+        })
+    }
 }
