@@ -70,14 +70,15 @@ class MiniLM:
         x = table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0]
         return self.layer_norm("embeddings.LayerNorm", x)
 
-    def run(self, sentences: list[str], blocks: int) -> np.ndarray:
-        """Runs the first `blocks` blocks over each sentence; returns the last sentence's hidden states."""
+    def run(self, sentences: list[str], blocks: int):
+        """Runs the first `blocks` blocks, after all of them the pooler, over each sentence."""
         for number, sentence in enumerate(sentences, 1):
             x = self.embed(sentence)
             for index in range(blocks):
                 x = self.block(index, x)
+            if blocks == self.blocks:
+                self.linear("pooler.dense", x[:1])
             progress(number, len(sentences))
-        return x
 
 
 def progress(done: int, total: int):

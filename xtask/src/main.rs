@@ -1,2 +1,80 @@
-//! stub
-fn main() {}
+//! `cargo xtask`: the workspace's own tasks. `cargo xtask --help` lists them.
+//!
+//! Everything that is fetched is pinned in `third_party/pins.toml`, verified by hash, and kept in a cache outside
+//! the checkout (`$NVFP4_CACHE`, else `nvfp4` in the user's cache folder), so a second run works offline.
+
+mod cache;
+mod minilm;
+mod nvfp4_program;
+mod pins;
+mod python;
+mod test;
+#[cfg(test)]
+mod tidy;
+mod upstream;
+mod whole_model;
+mod workspace;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The workspace's own tasks")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fetch pinned artefacts into the cache, verify them, and print where they are
+    Fetch {
+        /// Models to fetch
+        #[arg(long, value_enum)]
+        model: Vec<Model>,
+        /// The Python environment with the upstream libraries (about 3 GB on x86-64 Linux)
+        #[arg(long)]
+        upstream: bool,
+        /// Everything that a test can use
+        #[arg(long)]
+        all: bool,
+    },
+    /// Make the data of `nvfp4 demo` anew: block 0 of MiniLM with the inputs of its linear layers
+    DemoData {
+        /// Change nothing; fail if the data in the repository is not what would be made
+        #[arg(long)]
+        check: bool,
+    },
+    /// List every foreign artefact with its version, hash and licence
+    Pins,
+    /// Run every test of the workspace; those that need fetched artefacts run if these are in the cache
+    Test(test::Options),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// all-MiniLM-L6-v2, 91 MB, and the largest input of each of its linear layers
+    Minilm,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Fetch { model, upstream, all } => {
+            anyhow::ensure!(
+                all || upstream || !model.is_empty(),
+                "fetch what? --model minilm, --upstream or --all"
+            );
+            if all || model.contains(&Model::Minilm) {
+                let minilm = minilm::fetch()?;
+                println!("model        {}", minilm.model.display());
+                println!("calibration  {}", minilm.calibration.display());
+            }
+            if all || upstream {
+                println!("upstream     {}", upstream::fetch()?.path().display());
+            }
+            Ok(())
+        }
+        Command::DemoData { check } => minilm::demo_data(check),
+        Command::Pins => pins::list(),
+        Command::Test(options) => test::run(&options),
+    }
+}

@@ -1,0 +1,67 @@
+//! The `nvfp4` program of this checkout, as a user runs it.
+
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use std::{
+    ffi::OsStr,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+/// The built program.
+pub(crate) struct Program {
+    path: PathBuf,
+}
+
+/// What a run printed.
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Program {
+    /// Builds it.
+    pub(crate) fn build() -> Result<Self> {
+        let mut cargo = workspace::cargo();
+        cargo.args([
+            "build",
+            "--package",
+            "nvfp4-cli",
+            "--bin",
+            "nvfp4",
+            "--message-format",
+            "json-render-diagnostics",
+        ]);
+        let output = cargo.stderr(Stdio::inherit()).stdin(Stdio::null()).output()?;
+        ensure!(output.status.success(), "building nvfp4: {}", output.status);
+        let path = String::from_utf8(output.stdout)?
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .next_back()
+            .context("cargo named no executable")?;
+        Ok(Self { path })
+    }
+
+    /// Runs it to its end, whatever its exit code.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Result<Run> {
+        let mut command = Command::new(&self.path);
+        command.args(arguments).stdin(Stdio::null());
+        println!("$ nvfp4 {}", command.get_args().map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" "));
+        let Output { status, stdout, stderr } =
+            command.output().with_context(|| self.path.display().to_string())?;
+        Ok(Run {
+            code: status.code().with_context(|| format!("nvfp4 ended without an exit code: {status}"))?,
+            stdout: String::from_utf8(stdout)?,
+            stderr: String::from_utf8(stderr)?,
+        })
+    }
+
+    /// Runs it; any exit code but 0 is an error that shows what it printed. Returns its standard output.
+    pub(crate) fn succeed<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Result<String> {
+        let run = self.run(arguments)?;
+        ensure!(run.code == 0, "exit code {}\n{}\n{}", run.code, run.stdout, run.stderr);
+        Ok(run.stdout)
+    }
+}

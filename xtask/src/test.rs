@@ -1,0 +1,90 @@
+//! `cargo xtask test`: the workspace's tests, then those that need fetched artefacts.
+
+use crate::{minilm, upstream, whole_model, workspace};
+use anyhow::{Result, ensure};
+use std::time::Instant;
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Fetch MiniLM if it is not in the cache, so that the whole-model test runs
+    #[arg(long)]
+    minilm: bool,
+    /// Fetch the upstream Python libraries if they are not in the cache, so that the test against them runs
+    #[arg(long)]
+    upstream: bool,
+    /// Fetch everything that a test can use
+    #[arg(long)]
+    all: bool,
+    /// Fail if a test was skipped
+    #[arg(long)]
+    no_skips: bool,
+}
+
+/// One test suite.
+struct Suite {
+    name: &'static str,
+    /// What to do to have it run, if it would be skipped.
+    missing: Option<&'static str>,
+    run: fn() -> Result<()>,
+}
+
+/// Runs every suite; the error, if any, comes after all of them have run.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let upstream = options.upstream || options.all;
+    let minilm = options.minilm || upstream || options.all;
+    let minilm_missing = !minilm && !minilm::is_cached()?;
+    let upstream_missing = !upstream && (minilm_missing || !upstream::is_cached()?);
+    let suites = [
+        Suite { name: "workspace", missing: None, run: workspace_tests },
+        Suite {
+            name: "whole MiniLM",
+            missing: minilm_missing.then_some("`cargo xtask fetch --model minilm`, or --minilm here"),
+            run: whole_model::test,
+        },
+        Suite {
+            name: "upstream libraries",
+            missing: upstream_missing.then_some("`cargo xtask fetch --all`, or --upstream here"),
+            run: upstream::test,
+        },
+    ];
+
+    let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    for suite in &suites {
+        if let Some(remedy) = suite.missing {
+            println!("== {}: SKIPPED, its artefacts are not in the cache (to run it: {remedy})", suite.name);
+            skipped.push(suite.name);
+            continue;
+        }
+        println!("== {}", suite.name);
+        let start = Instant::now();
+        let result = (suite.run)();
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                println!("== {}: passed in {seconds:.1} s", suite.name);
+                passed.push(suite.name);
+            }
+            Err(error) => {
+                println!("== {}: FAILED after {seconds:.1} s: {error:#}", suite.name);
+                failed.push(suite.name);
+            }
+        }
+    }
+    for (what, suites) in [("failed", &failed), ("skipped", &skipped)] {
+        if !suites.is_empty() {
+            println!("{what}: {}", suites.join(", "));
+        }
+    }
+    println!("suites: {} passed, {} failed, {} skipped", passed.len(), failed.len(), skipped.len());
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    ensure!(!options.no_skips || skipped.is_empty(), "skipped, which --no-skips forbids: {}", skipped.join(", "));
+    Ok(())
+}
+
+/// Unit, integration and documentation tests of every package.
+fn workspace_tests() -> Result<()> {
+    let status = workspace::cargo().args(["test", "--workspace", "--no-fail-fast"]).status()?;
+    ensure!(status.success(), "cargo test --workspace: {status}");
+    Ok(())
+}
