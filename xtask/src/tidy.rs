@@ -129,7 +129,7 @@ fn every_published_package_has_readme_and_licences_beside_it() {
             let here = fs::read_to_string(workspace::path(licence)).unwrap();
             assert_eq!(beside, here, "{name}: {licence} is not the workspace's");
         }
-        for field in ["repository", "keywords", "categories"] {
+        for field in ["keywords", "categories"] {
             let value = &package[field];
             let says = value.is_string() || value.as_array().is_some_and(|list| !list.is_empty());
             assert!(says, "{name}: no `{field}` in Cargo.toml");
