@@ -4,6 +4,7 @@
 //! the checkout (`$NVFP4_CACHE`, else `nvfp4` in the user's cache folder), so a second run works offline.
 
 mod cache;
+mod features;
 mod minilm;
 mod nvfp4_program;
 mod pins;
@@ -44,6 +45,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Check that every package compiles with no features and with each feature alone
+    Features,
     /// List every foreign artefact with its version, hash and licence
     Pins,
     /// Run every test of the workspace; those that need fetched artefacts run if these are in the cache
@@ -74,6 +77,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::DemoData { check } => minilm::demo_data(check),
+        Command::Features => features::check(),
         Command::Pins => pins::list(),
         Command::Test(options) => test::run(&options),
     }

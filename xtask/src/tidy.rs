@@ -90,19 +90,9 @@ fn python_and_shell_have_no_unfinished_code() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// The packages of the workspace, as cargo sees them.
-fn packages() -> Vec<serde_json::Value> {
-    let output = workspace::cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().unwrap();
-    assert!(output.status.success(), "cargo metadata: {}", output.status);
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap().clone();
-    assert!(packages.len() > 5, "{}", packages.len());
-    packages
-}
-
 #[test]
 fn every_package_says_what_it_is() {
-    for package in packages() {
+    for package in workspace::packages().unwrap() {
         let name = package["name"].as_str().unwrap();
         for field in ["description", "license", "rust_version", "edition"] {
             assert!(package[field].is_string(), "{name}: no `{field}` in Cargo.toml");
@@ -113,7 +103,7 @@ fn every_package_says_what_it_is() {
 #[test]
 fn every_published_package_has_readme_and_licences_beside_it() {
     let mut published = 0;
-    for package in packages() {
+    for package in workspace::packages().unwrap() {
         if package["publish"].as_array().is_some_and(Vec::is_empty) {
             continue;
         }

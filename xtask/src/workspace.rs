@@ -1,5 +1,6 @@
 //! Where the workspace is, and its cargo.
 
+use anyhow::{Context, Result, ensure};
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -21,4 +22,12 @@ pub(crate) fn cargo() -> Command {
 /// A path of the checkout, from its parts relative to the root with `/` between them.
 pub(crate) fn path(relative: &str) -> PathBuf {
     root().join(relative)
+}
+
+/// The packages of the workspace, as `cargo metadata` describes them.
+pub(crate) fn packages() -> Result<Vec<serde_json::Value>> {
+    let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", output.status);
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    metadata["packages"].as_array().cloned().context("cargo metadata names no packages")
 }
