@@ -30,7 +30,7 @@ impl Cache {
     /// A cache in a given folder. Creates it.
     pub(crate) fn at(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).with_context(|| format!("cache folder {}", root.display()))?;
-        Ok(Self { root: root.canonicalize().with_context(|| root.display().to_string())? })
+        Ok(Self { root: std::path::absolute(root).with_context(|| root.display().to_string())? })
     }
 
     /// A path inside the cache.

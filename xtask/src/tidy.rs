@@ -137,6 +137,22 @@ fn dependencies_come_from_the_public_registry_alone() {
 }
 
 #[test]
+fn the_facade_pulls_in_few_crates() {
+    let arguments =
+        ["tree", "--package", "nvfp4", "--edges", "normal", "--prefix", "none", "--no-dedupe", "--locked"];
+    let output = workspace::cargo().args(arguments).output().unwrap();
+    assert!(output.status.success(), "cargo tree: {}", output.status);
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let crates: BTreeSet<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains("nvfp4-core"), "{crates:?}");
+    assert!(
+        crates.len() <= 40,
+        "{} crates, so that `cargo build` no longer takes seconds: {crates:?}",
+        crates.len()
+    );
+}
+
+#[test]
 fn every_golden_file_is_named_in_the_manifest_and_read_by_a_test() {
     let golden = workspace::path("crates/nvfp4-testkit/golden");
     let manifest = fs::read_to_string(golden.join("MANIFEST.md")).unwrap();

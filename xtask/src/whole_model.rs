@@ -28,8 +28,9 @@ pub(crate) fn quantize(program: &Program, minilm: &MiniLm, format: &str, scheme:
     Ok(())
 }
 
-/// Every format and scheme.
+/// The demo data against what the model gives now, then every format and scheme.
 pub(crate) fn test() -> Result<()> {
+    minilm::demo_data(true)?;
     let minilm = minilm::fetch()?;
     let program = Program::build()?;
     let folder = tempfile::tempdir()?;
