@@ -173,3 +173,83 @@ impl NvFp4LinearLayer<'_> {
             .with_weight_scale_kind(kind)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{block_scale::LinearScales, global_scale::GlobalScales};
+    use alloc::vec;
+
+    fn layer(global: GlobalScales) -> NvFp4LinearLayer<'static> {
+        let scales = LinearScales::new(4, 2, vec![0x38; 8]).unwrap();
+        NvFp4LinearLayer {
+            name: "mlp.down_proj".into(),
+            weights: NvFp4Weights::new(4, 32, vec![0x22; 64], scales, global).unwrap(),
+            activation: ActivationScheme::Nvfp4Static,
+            input_scale: Some(GlobalScale::ONE),
+            bias: None,
+        }
+    }
+
+    fn scale(decode: f32) -> GlobalScale {
+        GlobalScale::from_decode(decode).unwrap()
+    }
+
+    /// An input scale belongs to static W4A4 and to nothing else; an error names the layer.
+    #[test]
+    fn input_scale_and_bias_are_checked() {
+        let good = layer(GlobalScales::per_tensor(4, GlobalScale::ONE));
+        let schemes = [
+            ActivationScheme::Unquantized,
+            ActivationScheme::Nvfp4Static,
+            ActivationScheme::Nvfp4DynamicPerTensor,
+            ActivationScheme::Nvfp4DynamicPerToken,
+        ];
+        for activation in schemes {
+            for input_scale in [None, Some(GlobalScale::ONE)] {
+                let layer = NvFp4LinearLayer { activation, input_scale, ..good.clone() };
+                let fits = input_scale.is_some() == (activation == ActivationScheme::Nvfp4Static);
+                assert_eq!(layer.check().is_ok(), fits, "{activation} {input_scale:?}");
+            }
+        }
+        for (bias, fits) in [(vec![0.0; 4], true), (vec![0.0; 3], false), (vec![], false)] {
+            let layer = NvFp4LinearLayer { bias: Some(bias), ..good.clone() };
+            match layer.check() {
+                Ok(()) => assert!(fits),
+                Err(error) => {
+                    assert!(matches!(error, Error::InTensor { tensor, .. } if !fits && tensor == good.name))
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn config_says_what_the_layer_is() {
+        let config = layer(GlobalScales::per_tensor(4, GlobalScale::ONE)).config(DType::F16, DType::F32);
+        assert_eq!(config, NvFp4LinearLayerConfig::w4a4(4, 32).with_dtypes(DType::F16, DType::F32));
+        let parts = GlobalScales::from_parts([(1, scale(0.5)), (3, scale(0.25))]);
+        let config = layer(parts).config(DType::Bf16, DType::Bf16);
+        assert_eq!(config.weight_scale_kind, WeightScaleKind::PerRow);
+        let equal = GlobalScales::from_parts([(1, scale(0.5)), (3, scale(0.5))]);
+        let config = layer(equal).config(DType::Bf16, DType::Bf16);
+        assert_eq!(config.weight_scale_kind, WeightScaleKind::PerTensor, "equal scales are one");
+        let mut weight_only = layer(GlobalScales::per_tensor(4, GlobalScale::ONE));
+        weight_only.activation = ActivationScheme::Unquantized;
+        assert_eq!(weight_only.config(DType::Bf16, DType::Bf16), NvFp4LinearLayerConfig::w4a16(4, 32));
+    }
+
+    #[test]
+    fn each_w4a4_scheme_has_its_key() {
+        assert_eq!(ActivationScheme::Unquantized.quant_key(), None);
+        let keys = [
+            ActivationScheme::Nvfp4Static,
+            ActivationScheme::Nvfp4DynamicPerTensor,
+            ActivationScheme::Nvfp4DynamicPerToken,
+        ]
+        .map(|scheme| {
+            assert!(scheme.is_quantized());
+            scheme.quant_key().unwrap()
+        });
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
+    }
+}

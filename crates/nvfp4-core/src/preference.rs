@@ -5,7 +5,7 @@ use crate::{device::DeviceFacts, kernel::KernelId};
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Preference {
-    /// `10 * major + minor` of the compute capabilities that the row is for; empty for the CPU.
+    /// `10 * major + minor` of the compute capabilities that the row is for.
     pub compute_capabilities: &'static [u32],
     /// True if the row is for W4A4, false for W4A16.
     pub quantized_activations: bool,
@@ -15,7 +15,7 @@ pub struct Preference {
     pub source: &'static str,
 }
 
-/// The table. The first row that matches counts.
+/// The table. The first row that matches counts. On the CPU there is nothing to rank.
 pub const PREFERENCES: &[Preference] = &[
     Preference {
         compute_capabilities: &[100, 103, 107],

@@ -122,3 +122,32 @@ impl fmt::Display for QuantKey {
         write!(f, ",{})", if self.symmetric { "symmetric" } else { "asymmetric" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{format, string::ToString};
+
+    #[test]
+    fn keys_differ_and_say_how() {
+        let keys = [
+            QuantKey::NVFP4_STATIC,
+            QuantKey::NVFP4_DYNAMIC,
+            QuantKey::NVFP4_DYNAMIC_TOKEN,
+            QuantKey::NVFP4_DYNAMIC_TENSOR,
+        ];
+        for (i, a) in keys.iter().enumerate() {
+            for (j, b) in keys.iter().enumerate() {
+                assert_eq!(a == b, i == j);
+                assert_eq!(a.to_string() == b.to_string(), i == j, "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_keys_have_a_text() {
+        let key = QuantKey { scale2: None, symmetric: false, ..QuantKey::NVFP4_STATIC };
+        assert_eq!(format!("{key}"), "QuantKey(u8,scale(f8e4m3fn,static,GroupShape(row=1, col=16)),asymmetric)");
+        assert_eq!(GroupShape::Block { rows: 2, cols: 3 }.to_string(), "GroupShape(row=2, col=3)");
+    }
+}

@@ -48,8 +48,8 @@ pub struct Requirements {
     pub driver_cuda: u32,
     /// Oldest cuDNN, e.g. 91500 for 9.15.0, if it needs one.
     pub cudnn: Option<u32>,
-    /// Layout that it reads.
-    pub weight_layout: WeightLayout,
+    /// Layouts that it reads, each for compute capabilities from one number to another, both included.
+    pub weight_layouts: &'static [(u32, u32, WeightLayout)],
     /// Key of pre-quantized activations that it takes.
     pub input_quant_key: Option<QuantKey>,
     /// Where these facts come from.
@@ -59,6 +59,7 @@ pub struct Requirements {
 const W4A4: &[ActivationScheme] = &[ActivationScheme::Nvfp4Static];
 const F16_BF16: &[DType] = &[DType::Bf16, DType::F16];
 const BF16: &[DType] = &[DType::Bf16];
+const SWIZZLED_128X4: &[(u32, u32, WeightLayout)] = &[(0, u32::MAX, WeightLayout::SWIZZLED_128X4)];
 
 /// The rows, one for each of the six FlashInfer kernel families. A backend crate takes its own row from here.
 pub const REQUIREMENTS: &[Requirements] = &[
@@ -78,7 +79,7 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 12080,
         cudnn: None,
-        weight_layout: WeightLayout::SWIZZLED_128X4,
+        weight_layouts: SWIZZLED_128X4,
         input_quant_key: Some(QuantKey::NVFP4_DYNAMIC),
         source: "FlashInfer 0.7.4 mm_fp4 requirements; vLLM #39912 (not batch-invariant)",
     },
@@ -98,7 +99,7 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 12080,
         cudnn: Some(91500),
-        weight_layout: WeightLayout::SWIZZLED_128X4,
+        weight_layouts: SWIZZLED_128X4,
         input_quant_key: None,
         source: "FlashInfer 0.7.4 mm_fp4 requirements; cuDNN 9.15 is its own threshold for preferring cuDNN",
     },
@@ -118,7 +119,7 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 12080,
         cudnn: None,
-        weight_layout: WeightLayout::new("trtllm-shuffled", 1),
+        weight_layouts: &[(0, u32::MAX, WeightLayout::new("trtllm-shuffled", 1))],
         input_quant_key: None,
         source: "FlashInfer 0.7.4 mm_fp4 and shuffle_matrix_a; vLLM #46879 (n % 128)",
     },
@@ -138,7 +139,7 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 12080,
         cudnn: None,
-        weight_layout: WeightLayout::SWIZZLED_128X4,
+        weight_layouts: SWIZZLED_128X4,
         input_quant_key: Some(QuantKey::NVFP4_DYNAMIC),
         source: "FlashInfer 0.7.4 mm_fp4 requirements (n % 8 holds after padding to 32)",
     },
@@ -158,14 +159,14 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 13000,
         cudnn: None,
-        weight_layout: WeightLayout::SWIZZLED_128X4,
+        weight_layouts: SWIZZLED_128X4,
         input_quant_key: None,
         source: "FlashInfer 0.7.4 mm_fp4 requirements (k % 32 holds after padding)",
     },
     Requirements {
         id: KernelId::W4A16,
         vllm_class: "FlashInferCuteDslNvFp4W4A16LinearKernel",
-        compute_capabilities: &[100, 103, 120, 121],
+        compute_capabilities: &[80, 86, 87, 89, 90, 100, 103, 120, 121],
         schemes: &[ActivationScheme::Unquantized],
         schemes_text: "W4A16",
         input_dtypes: BF16,
@@ -178,9 +179,14 @@ pub const REQUIREMENTS: &[Requirements] = &[
         batch_invariant: false,
         driver_cuda: 12080,
         cudnn: None,
-        weight_layout: WeightLayout::new("bf16-fp4", 1),
+        weight_layouts: &[
+            (80, 90, WeightLayout::new("bf16-fp4-sm80", 1)),
+            (100, 109, WeightLayout::new("bf16-fp4-sm100", 1)),
+            (120, 129, WeightLayout::new("bf16-fp4-sm12x", 1)),
+        ],
         input_quant_key: None,
-        source: "FlashInfer 0.7.4 mm_bf16_fp4 and prepare_bf16_fp4_weights (k is padded to 64)",
+        source: "10.x and 12.x: FlashInfer 0.7.4 mm_bf16_fp4 and prepare_bf16_fp4_weights (k is padded to 64); 8.x \
+                 and 9.0: our own kernels, whose bf16 tensor cores multiply e2m1 x e4m3 exactly",
     },
 ];
 
@@ -285,6 +291,13 @@ impl Requirements {
         Ok(())
     }
 
+    /// The layout that the backend reads on a device; for devices that it does not run on, that of its first ones.
+    pub fn weight_layout(&self, device: &DeviceFacts) -> WeightLayout {
+        let number = device.compute_capability().map_or(0, |cc| cc.number());
+        let of_device = self.weight_layouts.iter().find(|(low, high, _)| (*low..=*high).contains(&number));
+        of_device.or(self.weight_layouts.first()).map_or(WeightLayout::SWIZZLED_128X4, |row| row.2)
+    }
+
     /// A stand-in for the backend that answers from this row. `available` is what [`KernelSupport::is_supported`]
     /// says once the device is right: `Ok` to ask what would run if the backend were here.
     pub const fn support(&'static self, available: Result<(), Unsupported>) -> RequirementsSupport {
@@ -310,8 +323,8 @@ impl KernelSupport for RequirementsSupport {
     fn can_implement(&self, _: &DeviceFacts, config: &NvFp4LinearLayerConfig) -> Result<(), Unsupported> {
         self.requirements.check_layer(config)
     }
-    fn weight_layout(&self, _: &DeviceFacts, _: &NvFp4LinearLayerConfig) -> WeightLayout {
-        self.requirements.weight_layout
+    fn weight_layout(&self, device: &DeviceFacts, _: &NvFp4LinearLayerConfig) -> WeightLayout {
+        self.requirements.weight_layout(device)
     }
     fn input_quant_key(&self, _: &NvFp4LinearLayerConfig) -> Option<QuantKey> {
         self.requirements.input_quant_key
