@@ -6,7 +6,7 @@
 //!
 //! This crate is pure Rust, `no_std` + `alloc`, without GPU code, I/O or `unsafe`. It holds
 //!
-//! * the numbers: [`e2m1`], [`e4m3`], [`pack`], [`global_scale`], [`quantize`], [`quantize_weight`], [`dequantize`];
+//! * the numbers: [`e2m1`], [`e4m3`], [`pack`], [`global_scale`], [`quantize`], [`quantize_weight`], [`dequantize`], [`fold`], [`gguf`];
 //! * the layouts: [`block_scale`], [`padding`], [`shuffle`], [`w4a16`];
 //! * the layer: [`weights`], [`layer`], [`activation`], [`quant_key`];
 //! * the contract that every backend implements: [`kernel`];
@@ -30,6 +30,7 @@ pub mod e2m1;
 pub mod e4m3;
 pub mod error;
 pub mod fold;
+pub mod gguf;
 pub mod global_scale;
 pub mod kernel;
 pub mod layer;
