@@ -150,6 +150,8 @@ impl<T: TestMemory> Implementation for Kernel<'_, T> {
     }
 }
 
+type Plan<T> = Box<dyn LinearPlan<<T as TestMemory>::Memory>>;
+
 #[derive(Debug)]
 struct PreparedLayer<'a, T: TestMemory> {
     kernel: &'a Kernel<'a, T>,
@@ -158,7 +160,7 @@ struct PreparedLayer<'a, T: TestMemory> {
     input_scale: Option<nvfp4_core::GlobalScale>,
     bias: Option<Vec<f32>>,
     /// By the number of rows planned for. They are kept, so that what one call leaves behind shows in the next.
-    plans: RefCell<BTreeMap<usize, Box<dyn LinearPlan<T::Memory>>>>,
+    plans: RefCell<BTreeMap<usize, Plan<T>>>,
 }
 
 impl<T: TestMemory> LoadedLayer for PreparedLayer<'_, T> {

@@ -91,7 +91,7 @@ pub fn weight_row(weights: &NvFp4Weights<'_>, n: usize) -> Vec<f64> {
     let global = weights.global().row(n).map_or(f64::NAN, |g| f64::from(g.decode().get()));
     (0..k)
         .map(|i| {
-            let code = if i % 2 == 0 { packed[i / 2] & 0xf } else { packed[i / 2] >> 4 };
+            let code = packed[i / 2] >> (4 * (i % 2)) & 0xf;
             e2m1(code) * e4m3(scales[i / BLOCK]) * global
         })
         .collect()
@@ -295,7 +295,7 @@ pub fn quantized_rows(x: &QuantizedActivation) -> Vec<Activation> {
             };
             let value = |i: usize| {
                 let byte = x.data[(r * x.padded_k + i) / 2];
-                let code = if i % 2 == 0 { byte & 0xf } else { byte >> 4 };
+                let code = byte >> (4 * (i % 2)) & 0xf;
                 e2m1(code) * e4m3(x.scale[scale_offset(x.scale_layout, r, i / BLOCK, cols)]) * global
             };
             Activation::certain((0..x.k).map(value).collect())

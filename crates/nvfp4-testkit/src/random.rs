@@ -34,7 +34,7 @@ impl Rng {
 
     /// A number in `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (u128::from(self.bits()) * n as u128 >> 64) as usize
+        ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
     /// A number in `low..=high`.

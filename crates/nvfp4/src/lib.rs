@@ -92,6 +92,18 @@ pub use nvfp4_cpu as cpu;
 
 /// The CPU of this machine.
 pub fn host_device() -> DeviceFacts {
+    DeviceFacts::Cpu(host_cpu())
+}
+
+/// The facts of [`host_device`].
+#[cfg(feature = "cpu")]
+pub fn host_cpu() -> CpuFacts {
+    nvfp4_cpu::facts()
+}
+
+/// The facts of [`host_device`].
+#[cfg(not(feature = "cpu"))]
+pub fn host_cpu() -> CpuFacts {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    DeviceFacts::Cpu(CpuFacts::new(std::env::consts::ARCH, Vec::new(), threads))
+    CpuFacts::new(std::env::consts::ARCH, Vec::new(), threads)
 }

@@ -1,9 +1,8 @@
 //! A linear layer that is ready to run.
 
 use crate::{
-    LinearOptions, Placement, PolicyError, Registry, WorkspacePool,
+    LinearOptions, Placement, PolicyError, Registry, WorkspacePool, host_cpu,
     plans::{PlanCache, PlanKey, row_bucket},
-    registry::host_cpu,
 };
 use nvfp4_core::{
     ActivationScheme, DType, Decision, DeviceFacts, Error, FloatSlice, FloatSliceMut, GlobalScale, Host, KernelId,

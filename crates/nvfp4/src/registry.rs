@@ -1,6 +1,6 @@
 //! The backends that a program knows, explicitly: no link-time collection, no order but the one written here.
 
-use crate::{explain::Explanation, host_device};
+use crate::explain::Explanation;
 use nvfp4_core::{
     CpuFacts, Decision, DeviceFacts, Host, KernelId, KernelSupport, NvFp4LinearKernel, NvFp4LinearLayerConfig,
     Policy, Unsupported, kernel::WeightLayout, requirements::REQUIREMENTS, select::SelectError,
@@ -89,7 +89,7 @@ impl Registry {
 
     #[cfg(feature = "cpu")]
     fn with_cpu() -> Self {
-        Self::empty().with_support(Arc::new(NotCompiledIn(KernelId::CPU)))
+        Self::empty().with_kernel(Arc::new(nvfp4_cpu::CpuNvFp4LinearKernel::new()))
     }
 
     #[cfg(not(feature = "cpu"))]
@@ -196,15 +196,6 @@ impl Registry {
 /// ```
 pub fn explain(device: &DeviceFacts, config: &NvFp4LinearLayerConfig, policy: &Policy) -> Explanation {
     Registry::installed().explain(device, config, policy)
-}
-
-/// The CPU of this machine, for [`Registry::select_or_cpu`].
-pub(crate) fn host_cpu() -> CpuFacts {
-    match host_device() {
-        DeviceFacts::Cpu(facts) => facts,
-        // `host_device` gives nothing else.
-        _ => CpuFacts::new(std::env::consts::ARCH, Vec::new(), 1),
-    }
 }
 
 /// Stands for a backend whose cargo feature is off.
