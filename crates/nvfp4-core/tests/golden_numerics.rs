@@ -1,5 +1,7 @@
 //! Codecs, quantizers and dequantizers against what the upstream functions computed, bit for bit.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use half::{bf16, f16};
 use nvfp4_core::{
     DType, FloatSlice, GlobalScale, GlobalScales, LinearScales, MatrixRef, NvFp4Weights, dequantize, e2m1, e4m3,
