@@ -7,6 +7,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use output_directory::parent;
 pub use writer::{CheckpointWriter, DEFAULT_SHARD_BYTES, TensorWriter, WriteOptions, WriteSummary};
 
 use crate::TensorDType;
