@@ -37,7 +37,16 @@ impl Environment {
             );
         }
         let mut pip = environment.python();
-        pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ]);
         pip.arg("--require-hashes").arg("-r").arg(&key.lock);
         run(&mut pip).with_context(|| format!("installing {}", key.lock.display()))?;
         fs::write(environment.marker(), b"")?;
