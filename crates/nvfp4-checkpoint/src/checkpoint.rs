@@ -1,0 +1,390 @@
+//! A checkpoint: its files, its configuration, its linear modules.
+
+use crate::{
+    Error, Source, TensorDType, TensorView,
+    config::{self, QuantizationConfig, pattern::FusedModules, torchao},
+    resolve::{Scheme, Storage, resolve},
+};
+use nvfp4_core::pack::NibbleOrder;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// The ecosystem that wrote a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// NVIDIA ModelOpt.
+    ModelOpt,
+    /// compressed-tensors (llm-compressor).
+    CompressedTensors,
+    /// torchao.
+    TorchAo,
+    /// GGUF (llama.cpp).
+    Gguf,
+    /// No module is NVFP4.
+    Unquantized,
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ModelOpt => "ModelOpt",
+            Self::CompressedTensors => "compressed-tensors",
+            Self::TorchAo => "torchao",
+            Self::Gguf => "GGUF",
+            Self::Unquantized => "unquantized",
+        })
+    }
+}
+
+/// Order of block scales in a checkpoint's files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum StoredScales {
+    /// Row-major, as ModelOpt, compressed-tensors and llama.cpp write; torchao says itself.
+    #[default]
+    Linear,
+    /// In 128x4 tiles, as ComfyUI writes. The files do not tell: shapes that fill whole tiles look alike.
+    Swizzled128x4,
+}
+
+/// What to do with NaN block scales.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum NanScales {
+    /// They are an error.
+    #[default]
+    Refuse,
+    /// They become 448. Exact for blocks of zeros (some ModelOpt versions write NaN there); where a block's values are
+    /// clamped by it, there is a warning.
+    Repair,
+}
+
+/// How to read a checkpoint whose files do not say everything.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Which nibble comes first.
+    pub nibble_order: NibbleOrder,
+    /// Order of block scales.
+    pub stored_scales: StoredScales,
+    /// What to do with NaN block scales.
+    pub nan_scales: NanScales,
+    /// Modules that are fused, by the last component of their names.
+    pub fused_modules: FusedModules,
+    /// Prefixes of module names, and the prefixes that the configuration uses for the same modules, e.g.
+    /// `model.language_model.` → `language_model.model.`.
+    pub rename: Vec<(String, String)>,
+}
+
+/// Something that was put right or left out while loading.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A tensor whose codes are all zero has the global scale 0. Its values are 0 whatever the scale.
+    DeadTensor {
+        /// The global scale's tensor.
+        tensor: String,
+    },
+    /// A weight-only module has an input scale, which is not used.
+    IgnoredInputScale {
+        /// The input scale's tensor.
+        tensor: String,
+    },
+    /// NaN block scales were replaced, and values of some blocks are clamped by that.
+    ClampedBlocks {
+        /// The block scales' tensor.
+        tensor: String,
+        /// How many blocks.
+        blocks: usize,
+        /// Row and column of the first.
+        first: Option<(usize, usize)>,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DeadTensor { tensor } => {
+                write!(f, "`{tensor}` is 0 and all codes are zero: the module gives zeros")
+            }
+            Self::IgnoredInputScale { tensor } => write!(f, "`{tensor}` is ignored: the module is weight-only"),
+            Self::ClampedBlocks { tensor, blocks, first } => {
+                write!(f, "`{tensor}`: {blocks} NaN scales were set to 448, which clamps values")?;
+                first.map_or(Ok(()), |(row, column)| write!(f, "; the first is at row {row}, column {column}"))
+            }
+        }
+    }
+}
+
+/// A linear module of a checkpoint.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Module {
+    /// Its name, e.g. `model.layers.0.mlp.down_proj`.
+    pub name: String,
+    /// Output features, 0 if they cannot be told.
+    pub out_features: usize,
+    /// Input features, 0 if they cannot be told.
+    pub in_features: usize,
+    /// How it is stored and meant to be run.
+    pub scheme: Scheme,
+    /// Bytes of its tensors.
+    pub bytes: usize,
+    pub(crate) storage: Storage,
+}
+
+/// An opened checkpoint. Tensors stay in the mapped files until they are used.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    source: Source,
+    config: Option<QuantizationConfig>,
+    dialect: Dialect,
+    modules: BTreeMap<String, Module>,
+    pub(crate) options: OpenOptions,
+    warnings: Mutex<Vec<Warning>>,
+}
+
+/// Suffixes of the tensors that a quantized module may have.
+const PARTS: &[&str] = &[
+    "weight_packed",
+    "weight_scale_2",
+    "weight_global_scale",
+    "weight_scale",
+    "input_scale",
+    "input_global_scale",
+    "_weight_qdata",
+    "_weight_scale",
+    "_weight_per_tensor_scale",
+    "_weight_act_per_tensor_scale",
+];
+
+impl Checkpoint {
+    /// Opens a directory, a safetensors file, an index of shards, or a GGUF file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, OpenOptions::default())
+    }
+
+    /// As [`open`](Self::open), told what the files do not say.
+    pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let source = Source::open(path)?;
+        let directory = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let config = if source.is_gguf() { None } else { config::read(directory)? };
+        let config = match config {
+            // torchao describes its parameters in the weight files.
+            Some((QuantizationConfig::Other(method), _)) if method == "torchao" => None,
+            other => other.map(|(config, _)| config),
+        };
+        let mut checkpoint = Self {
+            path: path.into(),
+            source,
+            config,
+            dialect: Dialect::Unquantized,
+            modules: BTreeMap::new(),
+            options,
+            warnings: Mutex::default(),
+        };
+        checkpoint.modules = checkpoint.find_modules();
+        checkpoint.dialect = checkpoint.find_dialect();
+        Ok(checkpoint)
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The ecosystem that wrote it.
+    pub const fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// What the configuration says, if there is one.
+    pub const fn config(&self) -> Option<&QuantizationConfig> {
+        self.config.as_ref()
+    }
+
+    /// The files and tensors.
+    pub const fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
+        self.source.tensors()
+    }
+
+    /// A tensor by name.
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        self.source.tensor(name)
+    }
+
+    /// Every linear module with its scheme, by name: a table to hold against the model card.
+    pub fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.modules.values()
+    }
+
+    /// A module by name.
+    pub fn module(&self, name: &str) -> Option<&Module> {
+        self.modules.get(name)
+    }
+
+    /// The weight of an unquantized module. A packed one is an error that says so.
+    pub fn dense_weight(&self, module: &str) -> Result<TensorView<'_>, Error> {
+        let found = self.require(module)?;
+        match (&found.scheme, self.tensor(&format!("{module}.weight"))) {
+            (Scheme::Dense(_), Some(weight)) => Ok(weight),
+            (Scheme::Faulty(error), _) => Err((**error).clone()),
+            (scheme, _) => Err(Error::Unsupported {
+                module: module.into(),
+                reason: format!(
+                    "asked for as a dense module, but it is {scheme}: packed FP4 has half as many columns"
+                ),
+            }),
+        }
+    }
+
+    /// What was put right or left out so far.
+    pub fn warnings(&self) -> Vec<Warning> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn warn(&self, warning: Warning) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// The module, or the error that names those like it.
+    pub(crate) fn require(&self, module: &str) -> Result<&Module, Error> {
+        self.modules.get(module).ok_or_else(|| {
+            let last = module.rsplit('.').next().unwrap_or(module);
+            let like = |name: &&String| name.ends_with(last) || name.starts_with(module);
+            Error::NoModule {
+                module: module.into(),
+                near: self.modules.keys().filter(like).take(3).cloned().collect(),
+            }
+        })
+    }
+
+    /// A tensor that a module needs.
+    pub(crate) fn part(&self, module: &str, suffix: &str, why: &str) -> Result<TensorView<'_>, Error> {
+        let tensor = format!("{module}.{suffix}");
+        self.tensor(&tensor).ok_or_else(|| Error::MissingTensor { module: module.into(), tensor, why: why.into() })
+    }
+
+    fn find_modules(&self) -> BTreeMap<String, Module> {
+        let mut names: Vec<&str> = Vec::new();
+        for tensor in self.source.tensors() {
+            let Some((module, suffix)) = tensor.name.rsplit_once('.') else { continue };
+            let weight = matches!(suffix, "weight" | "qweight") && tensor.shape.len() == 2;
+            if (weight || PARTS.contains(&suffix)) && names.last() != Some(&module) {
+                names.push(module);
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().filter_map(|name| Some((name.to_string(), self.find_module(name)?))).collect()
+    }
+
+    /// A module from its tensors; `None` if it is no linear module.
+    fn find_module(&self, name: &str) -> Option<Module> {
+        let tensor = |suffix: &str| self.source.tensor(&format!("{name}.{suffix}"));
+        let has_input_scale = ["input_scale", "input_global_scale", "_weight_act_per_tensor_scale"]
+            .into_iter()
+            .any(|suffix| tensor(suffix).is_some());
+        let size = |view: TensorView<'_>, dimension: usize| view.shape.get(dimension).copied().unwrap_or(0);
+        let missing = |suffix: &str| Error::MissingTensor {
+            module: name.into(),
+            tensor: format!("{name}.{suffix}"),
+            why: "the module has other tensors of a quantized module".into(),
+        };
+        let shape = |view: TensorView<'_>, per_byte: usize| (size(view, 0), size(view, 1) * per_byte);
+        let parameter = torchao::parameter(self.source.metadata(), &format!("{name}.weight"));
+
+        let (storage, (out_features, in_features)): (Result<Storage, Error>, _) =
+            if let Some(packed) = tensor("weight_packed") {
+                (Ok(Storage::CompressedTensors), shape(packed, 2))
+            } else if let Some(packed) = tensor("_weight_qdata") {
+                let storage = match parameter {
+                    Ok(Some(parameter)) => Ok(Storage::TorchAo(parameter)),
+                    Ok(None) => Err(Error::Unsupported {
+                        module: name.into(),
+                        reason: format!("the file's metadata does not describe the parameter `{name}.weight`"),
+                    }),
+                    Err(reason) => Err(Error::Unsupported { module: name.into(), reason }),
+                };
+                (storage, shape(packed, 2))
+            } else if let Ok(Some(_)) = parameter {
+                (Err(missing("_weight_qdata")), (0, 0))
+            } else if let Some(weight) = tensor("weight") {
+                let row = self.source.metadata().get(&format!("nvfp4:{name}.weight"));
+                if let Some(row) = row.filter(|_| self.source.is_gguf()) {
+                    (Ok(Storage::Gguf), (size(weight, 0), row.parse().unwrap_or(0)))
+                } else if let Some(dtype) = weight.dtype.as_float() {
+                    (Ok(Storage::Dense(dtype)), shape(weight, 1))
+                } else if weight.dtype == TensorDType::U8 && !self.source.is_gguf() {
+                    (Ok(Storage::ModelOpt), shape(weight, 2))
+                } else {
+                    let what = match weight.dtype {
+                        TensorDType::F8E4M3 | TensorDType::F8E5M2 => "FP8".to_string(),
+                        _ if self.source.is_gguf() => "another GGUF type".to_string(),
+                        other => other.to_string(),
+                    };
+                    (Ok(Storage::Other(what)), shape(weight, 1))
+                }
+            } else if let Some(packed) = tensor("qweight") {
+                let what = format!("a `qweight` of {} (GPTQ, AWQ, FP-Quant …)", packed.dtype);
+                (Ok(Storage::Other(what)), (0, 0))
+            } else if tensor("weight_global_scale").is_some() || tensor("input_global_scale").is_some() {
+                (Err(missing("weight_packed")), (0, 0))
+            } else if tensor("weight_scale_2").is_some() || tensor("weight_scale").is_some() {
+                (Err(missing("weight")), (0, 0))
+            } else if PARTS.iter().any(|part| part.starts_with('_') && tensor(part).is_some()) {
+                (Err(missing("_weight_qdata")), (0, 0))
+            } else {
+                return None;
+            };
+
+        let mut names = vec![name.to_string()];
+        names.extend(
+            self.options
+                .rename
+                .iter()
+                .filter_map(|(from, to)| name.strip_prefix(from.as_str()).map(|rest| format!("{to}{rest}"))),
+        );
+        let scheme = storage
+            .clone()
+            .and_then(|storage| {
+                resolve(self.config.as_ref(), &names, &self.options.fused_modules, &storage, has_input_scale)
+            })
+            .unwrap_or_else(|error| Scheme::Faulty(Box::new(error)));
+        let suffixes = PARTS.iter().chain(&["weight", "bias", "scale", "qweight"]);
+        let bytes = suffixes.filter_map(|suffix| tensor(suffix)).map(|t| t.bytes.len()).sum();
+        let storage = storage.unwrap_or_else(|error| Storage::Other(error.to_string()));
+        Some(Module { name: name.into(), out_features, in_features, scheme, bytes, storage })
+    }
+
+    fn find_dialect(&self) -> Dialect {
+        match &self.config {
+            _ if self.source.is_gguf() => return Dialect::Gguf,
+            Some(QuantizationConfig::ModelOpt(_)) => return Dialect::ModelOpt,
+            Some(QuantizationConfig::CompressedTensors(_)) => return Dialect::CompressedTensors,
+            _ => {}
+        }
+        let dialect = |module: &Module| match module.storage {
+            Storage::ModelOpt => Some(Dialect::ModelOpt),
+            Storage::CompressedTensors => Some(Dialect::CompressedTensors),
+            Storage::TorchAo(_) => Some(Dialect::TorchAo),
+            _ => None,
+        };
+        self.modules.values().find_map(dialect).unwrap_or(Dialect::Unquantized)
+    }
+}
