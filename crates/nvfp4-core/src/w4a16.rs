@@ -21,6 +21,8 @@ const TILE_BYTES: usize = 8;
 const ROW_STEP: usize = 16;
 /// Bytes that a row and the three beside it fill.
 const GROUP: usize = 4 * TILE_BYTES;
+/// Bytes of a row that are moved together: two cache lines.
+const LINE: usize = 128;
 
 /// The layout that FlashInfer's CuTe DSL BF16 × FP4 kernel reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -94,9 +96,85 @@ pub fn prepare_bf16_fp4_sm12x(weights: &NvFp4Weights<'_>) -> Result<Sm12xWeights
     Ok(Sm12xWeights { n, k, words: pack_sm12x(weights.packed(), n), scales: transpose_scales(weights.scales()) })
 }
 
-/// Byte of a group of four rows (byte `b` of the row `16 i` further down counts as `8 i + b`) that lands at each
-/// place. A word holds bytes `c` and `c + 4` of a row and of the row 16 further down; words of the upper and the
-/// lower two rows alternate.
+/// `packed` is `[n, k / 2]` with `n` a multiple of 64 and `k` of 16; the result is as long.
+fn pack_sm12x(packed: &[u8], n: usize) -> Vec<u8> {
+    let mut words = vec![0; packed.len()];
+    let row_bytes = packed.len() / n;
+    for (nt, rows) in packed.chunks_exact(TILE_ROWS * row_bytes).enumerate() {
+        for (j, stripes) in words.chunks_mut(LINE * n).enumerate() {
+            // A piece of each row is staged, so that memory is read and written in runs.
+            let mut lines = [[0; LINE]; TILE_ROWS];
+            for (line, row) in lines.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+                let piece = &row[j * LINE..row_bytes.min((j + 1) * LINE)];
+                line[..piece.len()].copy_from_slice(piece);
+            }
+            for (block, stripe) in stripes.chunks_exact_mut(n * TILE_BYTES).enumerate() {
+                let (groups, _) = stripe[nt * TILE_ROWS * TILE_BYTES..].as_chunks_mut::<GROUP>();
+                for (base, group) in groups.iter_mut().take(ROW_STEP).enumerate() {
+                    let row = |i: usize| u64::from_le_bytes(lines[base + i * ROW_STEP].as_chunks().0[block]);
+                    *group = pack_group([row(0), row(1), row(2), row(3)]);
+                }
+            }
+        }
+    }
+    words
+}
+
+/// Eight 32-bit words, two by two, of one block of each of four rows.
+fn pack_group(rows: [u64; 4]) -> [u8; GROUP] {
+    let [a, b, c, d] = rows.map(interleave_halves);
+    let mut group = [0; GROUP];
+    for (column, place) in group.as_chunks_mut().0.iter_mut().enumerate() {
+        let pair = |row: u64| row >> (16 * column) & 0xffff;
+        *place = (pair(a) | pair(b) << 16 | pair(c) << 32 | pair(d) << 48).to_le_bytes();
+    }
+    group
+}
+
+/// Bytes 0, 4, 1, 5, 2, 6, 3, 7 of a block.
+fn interleave_halves(block: u64) -> u64 {
+    let spread = |four: u64| {
+        let two = (four | four << 16) & 0x0000_ffff_0000_ffff;
+        (two | two << 8) & 0x00ff_00ff_00ff_00ff
+    };
+    spread(block & 0xffff_ffff) | spread(block >> 32) << 8
+}
+
+/// `[n, k / 16]` e4m3 to `[k / 16, n]` S0E5M3, in squares that stay in the first-level cache.
+fn transpose_scales(scales: &LinearScales<'_>) -> Vec<u8> {
+    let (n, cols) = (scales.rows(), scales.cols());
+    let mut out = vec![0; scales.bytes().len()];
+    for (i, rows) in scales.bytes().chunks(LINE * cols).enumerate() {
+        for (j, columns) in out.chunks_mut(LINE * n).enumerate() {
+            let mut square = [[0; LINE]; LINE];
+            for (r, row) in rows.chunks_exact(cols).enumerate() {
+                for (column, &scale) in square.iter_mut().zip(&row[j * LINE..]) {
+                    column[r % LINE] = S0E5M3[scale as usize];
+                }
+            }
+            for (column, square) in columns.chunks_exact_mut(n).zip(&square) {
+                let piece = &mut column[i * LINE..n.min((i + 1) * LINE)];
+                piece.copy_from_slice(&square[..piece.len()]);
+            }
+        }
+    }
+    out
+}
+
+/// The S0E5M3 byte of each e4m3 byte.
+const S0E5M3: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut code = 0;
+    while code < 256 {
+        table[code] = to_s0e5m3(code as u8);
+        code += 1;
+    }
+    table
+};
+
+/// Byte of a group of four rows (byte `b` of the row `16 i` further down counts as `8 i + b`) that [`pack_group`]
+/// brings to each place. A word holds bytes `c` and `c + 4` of a row and of the row 16 further down; words of the
+/// upper and the lower two rows alternate.
 const SOURCE: [usize; GROUP] = {
     let mut source = [0; GROUP];
     let mut to = 0;
@@ -107,45 +185,6 @@ const SOURCE: [usize; GROUP] = {
     }
     source
 };
-
-/// `packed` is `[n, k / 2]` with `n` a multiple of 64 and `k` of 16; the result is as long.
-fn pack_sm12x(packed: &[u8], n: usize) -> Vec<u8> {
-    let mut words = vec![0; packed.len()];
-    let row_bytes = packed.len() / n;
-    for (nt, rows) in packed.chunks_exact(TILE_ROWS * row_bytes).enumerate() {
-        for base in 0..ROW_STEP {
-            let row = |i: usize| rows[(base + i * ROW_STEP) * row_bytes..][..row_bytes].as_chunks::<TILE_BYTES>().0;
-            let quads = row(0).iter().zip(row(1)).zip(row(2).iter().zip(row(3)));
-            for (((a, b), (c, d)), stripe) in quads.zip(words.chunks_exact_mut(n * TILE_BYTES)) {
-                let mut group = [0; GROUP];
-                for (place, row) in group.as_chunks_mut().0.iter_mut().zip([a, b, c, d]) {
-                    *place = *row;
-                }
-                let at = nt * TILE_ROWS * TILE_BYTES + base * GROUP;
-                stripe[at..][..GROUP].copy_from_slice(&SOURCE.map(|from| group[from]));
-            }
-        }
-    }
-    words
-}
-
-/// `[n, k / 16]` e4m3 to `[k / 16, n]` S0E5M3, in squares that stay in the first-level cache.
-fn transpose_scales(scales: &LinearScales<'_>) -> Vec<u8> {
-    const SIDE: usize = 64;
-    let (n, cols) = (scales.rows(), scales.cols());
-    let mut out = vec![0; scales.bytes().len()];
-    for (i, rows) in scales.bytes().chunks(SIDE * cols).enumerate() {
-        for (j, stripe) in out.chunks_mut(SIDE * n).enumerate() {
-            for (column, out) in stripe.chunks_exact_mut(n).enumerate() {
-                let column = rows.iter().skip(j * SIDE + column).step_by(cols);
-                for (to, &scale) in out[i * SIDE..].iter_mut().zip(column) {
-                    *to = to_s0e5m3(scale);
-                }
-            }
-        }
-    }
-    out
-}
 
 impl Sm12xWeights {
     /// The packed codes `[n, k / 2]` that [`prepare_bf16_fp4_sm12x`] was given.

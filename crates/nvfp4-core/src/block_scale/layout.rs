@@ -27,6 +27,12 @@ pub enum ScaleLayout {
 }
 
 impl ScaleLayout {
+    /// The layout of the activation scales that TensorRT-LLM kernels read for `m` rows: 8x4 up to 32, else 128x4.
+    /// The quantizer and the GEMM both take it from here.
+    pub const fn for_trtllm(m: usize) -> Self {
+        if m <= 32 { Self::Swizzled8x4 } else { Self::Swizzled128x4 }
+    }
+
     /// Rows of a tile: rows are padded to a multiple of this.
     pub const fn tile_rows(self) -> usize {
         match self {
@@ -89,11 +95,21 @@ impl ScaleLayout {
 }
 
 /// Offset in a 128x4 tile of the four scales of row `r < 128`: rows 32 apart lie side by side.
-pub(super) const fn quad_128x4(r: usize) -> usize {
+const fn quad_128x4(r: usize) -> usize {
     r % 32 * 16 + r / 32 * 4
 }
 
 /// Offset in an 8x4 tile of the four scales of row `r < 8`.
-pub(super) const fn quad_8x4(r: usize) -> usize {
+const fn quad_8x4(r: usize) -> usize {
     r * 4
+}
+
+/// Row of a 128x4 tile whose four scales lie at byte `16 * group + 4 * member`.
+pub(super) const fn row_128x4(group: usize, member: usize) -> usize {
+    group + 32 * member
+}
+
+/// Row of an 8x4 tile whose four scales lie at byte `16 * group + 4 * member`.
+pub(super) const fn row_8x4(group: usize, member: usize) -> usize {
+    4 * group + member
 }

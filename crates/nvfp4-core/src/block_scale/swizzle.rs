@@ -6,13 +6,19 @@
 
 use super::{
     LinearScales, MmaScaleView, ScaleLayout, SwizzledScales,
-    layout::{quad_8x4, quad_128x4},
+    layout::{row_8x4, row_128x4},
 };
 use crate::error::{Error, check_size};
 use alloc::{vec, vec::Vec};
 
+/// Scales of a row that are neighbours in every layout.
+const QUAD: usize = 4;
+/// Bytes of a group: four quads, of four rows, that are neighbours in a tile.
+const GROUP: usize = 4 * QUAD;
 /// Tiles that are worked on together: their quads of one row fill a cache line.
-const TILES: usize = 16;
+const TILES: usize = LINE / QUAD;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Brings scales into 128x4 tiles.
 ///
@@ -52,8 +58,8 @@ impl LinearScales<'_> {
         check_size("block scale bytes", layout.len(self.rows, self.cols)?, out.len())?;
         match layout {
             ScaleLayout::Linear => out.copy_from_slice(&self.bytes),
-            ScaleLayout::Swizzled128x4 => to_tiles::<512>(&self.bytes, self.cols, out, quad_128x4),
-            ScaleLayout::Swizzled8x4 => to_tiles::<32>(&self.bytes, self.cols, out, quad_8x4),
+            ScaleLayout::Swizzled128x4 => to_tiles::<512>(&self.bytes, self.cols, out, row_128x4),
+            ScaleLayout::Swizzled8x4 => to_tiles::<32>(&self.bytes, self.cols, out, row_8x4),
         }
         Ok(())
     }
@@ -65,8 +71,8 @@ impl SwizzledScales {
         let mut bytes = vec![0; ScaleLayout::Linear.len(self.rows, self.cols)?];
         match self.layout {
             ScaleLayout::Linear => return Err(Error::Invalid("swizzled scales are never linear")),
-            ScaleLayout::Swizzled128x4 => from_tiles::<512>(&self.bytes, self.cols, &mut bytes, quad_128x4),
-            ScaleLayout::Swizzled8x4 => from_tiles::<32>(&self.bytes, self.cols, &mut bytes, quad_8x4),
+            ScaleLayout::Swizzled128x4 => from_tiles::<512>(&self.bytes, self.cols, &mut bytes, row_128x4),
+            ScaleLayout::Swizzled8x4 => from_tiles::<32>(&self.bytes, self.cols, &mut bytes, row_8x4),
         }
         LinearScales::new(self.rows, self.cols, bytes)
     }
@@ -94,46 +100,86 @@ impl SwizzledScales {
     }
 }
 
-/// Fills `out` with tiles of `BYTES` bytes. `out` has the padded size; `quad_offset` says where in a tile the quad
-/// of a row is.
-fn to_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], quad_offset: impl Fn(usize) -> usize) {
+/// Fills `out` with tiles of `BYTES` bytes; `out` has the padded size. A tile is made of groups of 16 bytes: the
+/// quads of four rows. `row_of` tells which row of the tile is member `j` of group `i`.
+fn to_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], row_of: impl Fn(usize, usize) -> usize) {
     if cols == 0 {
         return;
     }
     let (tiles, _) = out.as_chunks_mut::<BYTES>();
-    for (i, stripe) in tiles.chunks_mut(cols.div_ceil(4)).enumerate() {
-        let src = src.get(i * (BYTES / 4) * cols..).unwrap_or_default();
+    for (i, stripe) in tiles.chunks_mut(cols.div_ceil(QUAD)).enumerate() {
+        let src = src.get(i * (BYTES / QUAD) * cols..).unwrap_or_default();
         for (j, tiles) in stripe.chunks_mut(TILES).enumerate() {
-            for r in 0..BYTES / 4 {
-                let at = quad_offset(r) % BYTES;
-                let row = src.get(r * cols..(r + 1) * cols).unwrap_or_default();
-                let (quads, rest) = row.get(j * TILES * 4..).unwrap_or_default().as_chunks::<4>();
-                let mut padded = [0; 4];
-                padded[..rest.len()].copy_from_slice(rest);
-                let quads = quads.iter().chain(core::iter::once(&padded)).chain(core::iter::repeat(&[0; 4]));
-                for (tile, quad) in tiles.iter_mut().zip(quads) {
-                    if let Some(place) = tile.get_mut(at..at + 4) {
-                        place.copy_from_slice(quad);
-                    }
+            let columns = j * LINE..cols.min((j + 1) * LINE);
+            for group in 0..BYTES / GROUP {
+                let line = |member: usize| -> [u8; LINE] {
+                    let start = row_of(group, member) * cols;
+                    let scales = src.get(start + columns.start..start + columns.end).unwrap_or_default();
+                    scales.try_into().unwrap_or_else(|_| zero_extended(scales))
+                };
+                let rows = [line(0), line(1), line(2), line(3)];
+                match <&mut [[u8; BYTES]; TILES]>::try_from(&mut *tiles) {
+                    Ok(tiles) => gather_quads(&rows, tiles, group),
+                    Err(_) => gather_quads(&rows, tiles, group),
                 }
             }
         }
     }
 }
 
+/// The start of a line of which the rest is padding.
+#[cold]
+fn zero_extended(scales: &[u8]) -> [u8; LINE] {
+    let mut line = [0; LINE];
+    line[..scales.len()].copy_from_slice(scales);
+    line
+}
+
+/// Writes a group of each tile: quad `t` of the rows to tile `t`. Inlined, so that a known number of tiles unrolls.
+#[inline(always)]
+fn gather_quads<const BYTES: usize>(rows: &[[u8; LINE]; 4], tiles: &mut [[u8; BYTES]], group: usize) {
+    let rows = rows.each_ref().map(|row| row.as_chunks::<QUAD>().0);
+    for (t, tile) in tiles.iter_mut().enumerate() {
+        if let Some(place) = tile.as_chunks_mut::<GROUP>().0.get_mut(group) {
+            let word = |member: usize| u128::from(u32::from_le_bytes(rows[member][t % TILES]));
+            *place = (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96).to_le_bytes();
+        }
+    }
+}
+
+/// The inverse of [`gather_quads`].
+#[inline(always)]
+fn scatter_quads<const BYTES: usize>(tiles: &[[u8; BYTES]], rows: &mut [[u8; LINE]; 4], group: usize) {
+    for (t, tile) in tiles.iter().enumerate() {
+        if let Some(group) = tile.as_chunks::<GROUP>().0.get(group) {
+            for (row, quad) in rows.iter_mut().zip(group.as_chunks::<QUAD>().0) {
+                row.as_chunks_mut::<QUAD>().0[t % TILES] = *quad;
+            }
+        }
+    }
+}
+
 /// The inverse of [`to_tiles`]; `out` is row-major without padding.
-fn from_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], quad_offset: impl Fn(usize) -> usize) {
+fn from_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], row_of: impl Fn(usize, usize) -> usize) {
     if cols == 0 {
         return;
     }
     let (tiles, _) = src.as_chunks::<BYTES>();
-    let stripes = tiles.chunks(cols.div_ceil(4)).zip(out.chunks_mut(BYTES / 4 * cols));
+    let stripes = tiles.chunks(cols.div_ceil(QUAD)).zip(out.chunks_mut(BYTES / QUAD * cols));
     for (stripe, out) in stripes {
-        for (r, row) in out.chunks_mut(cols).enumerate() {
-            let at = quad_offset(r) % BYTES;
-            for (quad, tile) in row.chunks_mut(4).zip(stripe) {
-                if let Some(place) = tile.get(at..at + quad.len()) {
-                    quad.copy_from_slice(place);
+        for (j, tiles) in stripe.chunks(TILES).enumerate() {
+            let columns = j * LINE..cols.min((j + 1) * LINE);
+            for group in 0..BYTES / GROUP {
+                let mut rows = [[0; LINE]; 4];
+                match <&[[u8; BYTES]; TILES]>::try_from(tiles) {
+                    Ok(tiles) => scatter_quads(tiles, &mut rows, group),
+                    Err(_) => scatter_quads(tiles, &mut rows, group),
+                }
+                for (member, row) in rows.iter().enumerate() {
+                    let start = row_of(group, member) * cols;
+                    if let Some(scales) = out.get_mut(start + columns.start..start + columns.end) {
+                        scales.copy_from_slice(&row[..columns.len()]);
+                    }
                 }
             }
         }

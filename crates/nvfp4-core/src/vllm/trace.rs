@@ -371,8 +371,12 @@ fn fp4(
     let quantized_k = if kind.padded_by == PaddedBy::Quantizer { padded_k } else { k };
     let output = TensorInfo::contiguous([m, quantized_k / 2], TorchDType::U8);
     let scale_cols = (quantized_k / 16).next_multiple_of(4);
-    let use_8x4_sf_layout = kind.preparation == Preparation::Shuffle && m <= 32;
-    let scale_rows = m.next_multiple_of(if use_8x4_sf_layout { 8 } else { 128 });
+    let layout = match kind.preparation {
+        Preparation::Shuffle => ScaleLayout::for_trtllm(m),
+        _ => ScaleLayout::Swizzled128x4,
+    };
+    let use_8x4_sf_layout = layout == ScaleLayout::Swizzled8x4;
+    let scale_rows = m.next_multiple_of(layout.tile_rows());
     let quantize = if use_8x4_sf_layout {
         let output_scale = TensorInfo::contiguous([scale_rows, scale_cols], TorchDType::U8);
         Call::NvFp4Quantize8x4 { input, output, output_scale }

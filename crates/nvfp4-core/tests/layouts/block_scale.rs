@@ -169,6 +169,16 @@ fn offsets_of_known_failures() {
     assert_eq!(ScaleLayout::Swizzled8x4.offset(9, 5, 8), 101);
 }
 
+#[test]
+fn trtllm_layout_changes_after_32_rows() {
+    for m in [0, 1, 31, 32] {
+        assert_eq!(ScaleLayout::for_trtllm(m), ScaleLayout::Swizzled8x4, "{m}");
+    }
+    for m in [33, 128, 2001] {
+        assert_eq!(ScaleLayout::for_trtllm(m), ScaleLayout::Swizzled128x4, "{m}");
+    }
+}
+
 /// Whatever a buffer held, all of it is written.
 #[test]
 fn padding_is_zero_whatever_was_there() {
