@@ -76,6 +76,8 @@ pub enum LoadError {
 #[derive(Debug)]
 pub struct Linear {
     name: String,
+    /// Of the checkpoint; the layer may be run weight-only instead.
+    scheme: ActivationScheme,
     placement: Placement,
     kernel: Arc<dyn NvFp4LinearKernel<Host>>,
     /// Other backends that run the same form of the layer from the same prepared weights.
@@ -104,10 +106,8 @@ impl Loaded {
     ) -> Result<Self, Error> {
         let in_layer = |e: Error| e.in_tensor(layer.name.clone());
         layer.check()?;
-        layer.weights.scales().check_values().map_err(in_layer)?;
-        if let Some((n, &found)) = layer.bias.iter().flatten().enumerate().find(|(_, v)| !v.is_finite()) {
-            return Err(in_layer(Error::NotFinite { row: 0, column: n, found }.in_tensor("bias")));
-        }
+        let scales = layer.weights.scales();
+        scales.check_values().map_err(|e| e.in_tensor(format!("{}.weight_scale", layer.name)))?;
         Ok(Self {
             prepared: kernel.process_weights_after_loading(&(), config, &layer.weights).map_err(in_layer)?,
             input_scale: layer.input_scale.filter(|_| config.activation == ActivationScheme::Nvfp4Static),
@@ -153,6 +153,7 @@ impl Linear {
         let others = sharing(&options.registry, kernel, &placement);
         Ok(Self {
             name: layer.name.clone(),
+            scheme: layer.activation,
             kernel: kernel.clone(),
             others,
             weights,
@@ -164,17 +165,15 @@ impl Linear {
     /// Replaces the tensors by those of `layer`, which must be the same layer: same shape, scheme and kind of
     /// scales. The backend stays. On an error the old tensors stay.
     pub fn reload(&mut self, layer: &NvFp4LinearLayer<'_>) -> Result<(), Error> {
-        let config = self.config();
-        let same = layer.config(config.input_dtype, config.output_dtype);
-        let old = config.with_activation(layer.activation).with_batch_invariant(false);
-        let numerics_kept =
-            layer.activation == config.activation || config.activation == ActivationScheme::Unquantized;
-        if same != old || !numerics_kept {
-            return Err(Error::Layout { expected: format!("{config:?}"), found: format!("{same:?}") }
+        let config = *self.config();
+        let as_loaded = config.with_activation(self.scheme).with_batch_invariant(false);
+        let found = layer.config(config.input_dtype, config.output_dtype);
+        if found != as_loaded {
+            return Err(Error::Layout { expected: format!("{as_loaded:?}"), found: format!("{found:?}") }
                 .in_tensor(layer.name.clone()));
         }
         let kernel = self.kernel().clone();
-        self.weights = Loaded::new(layer, config, kernel.as_ref(), self.weights.checkpoint.is_some())?;
+        self.weights = Loaded::new(layer, &config, kernel.as_ref(), self.weights.checkpoint.is_some())?;
         Ok(())
     }
 
@@ -337,28 +336,37 @@ impl Linear {
             .with(plan.workspace_size(), |workspace| plan.apply_weights((), x, self.bias(), out, workspace))
     }
 
-    /// The plan for `m` rows, from the first backend that runs so many.
+    /// The plan for `m` rows. Which one it is depends on `m` and the element types alone, not on earlier calls.
     fn plan(&self, m: usize, input: DType, output: DType) -> Result<Arc<dyn LinearPlan<Host>>, Error> {
-        let bucket = row_bucket(m);
-        self.weights.plans.get_or_make(PlanKey { input, output, bucket }, m, || {
-            let config = self.config().with_dtypes(input, output);
-            let device = &self.placement.device;
-            let mut refusal = None;
-            for kernel in std::iter::once(&self.kernel).chain(&self.others) {
-                let able = kernel.can_implement(device, &config).and_then(|()| {
-                    // A backend that stops short of the bucket may still run this call.
-                    let runs = |rows| kernel.can_run_rows(device, &config, rows).map(|()| rows);
-                    runs(bucket).or_else(|_| runs(m))
-                });
-                match able {
-                    Ok(rows) => {
-                        return kernel.plan(&config, &self.weights.prepared, self.weights.input_scale, rows);
-                    }
-                    Err(reason) => refusal = refusal.or(Some(reason)),
-                }
-            }
-            Err(refusal.map_or(Error::Invalid("the layer has no backend"), Error::Unsupported))
+        let config = self.config().with_dtypes(input, output);
+        let (backend, rows) = self.route(m, &config)?;
+        self.weights.plans.get_or_make(PlanKey { input, output, backend, rows }, || {
+            let kernel = self.backends().nth(backend).unwrap_or(&self.kernel);
+            kernel.plan(&config, &self.weights.prepared, self.weights.input_scale, rows)
         })
+    }
+
+    /// The first backend that runs `m` rows, by its place in [`backends`](Self::backends), and the rows to plan for:
+    /// the bucket of `m`, or `m` itself if the backend stops short of the bucket.
+    fn route(&self, m: usize, config: &NvFp4LinearLayerConfig) -> Result<(usize, usize), Error> {
+        let device = &self.placement.device;
+        let bucket = row_bucket(m);
+        let mut refusal = None;
+        for (place, kernel) in self.backends().enumerate() {
+            let rows = kernel.can_implement(device, config).and_then(|()| {
+                let runs = |rows| kernel.can_run_rows(device, config, rows).map(|()| rows);
+                runs(bucket).or_else(|_| runs(m))
+            });
+            match rows {
+                Ok(rows) => return Ok((place, rows)),
+                Err(reason) => refusal = refusal.or(Some(reason)),
+            }
+        }
+        Err(refusal.map_or(Error::Invalid("the layer has no backend"), Error::Unsupported))
+    }
+
+    fn backends(&self) -> impl Iterator<Item = &Arc<dyn NvFp4LinearKernel<Host>>> {
+        std::iter::once(&self.kernel).chain(&self.others)
     }
 }
 
@@ -374,8 +382,9 @@ fn sharing(
     placement: &Placement,
 ) -> Vec<Arc<dyn NvFp4LinearKernel<Host>>> {
     let (device, config): (&DeviceFacts, _) = (&placement.device, &placement.decision.config);
-    // A forced backend is never replaced, not even for some row counts.
-    if placement.decision.source == Source::Forced {
+    // A forced backend is never replaced, not even for some row counts; and two backends, each batch-invariant, are
+    // not so together.
+    if placement.decision.source == Source::Forced || config.batch_invariant {
         return Vec::new();
     }
     placement

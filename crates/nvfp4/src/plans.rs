@@ -17,46 +17,41 @@ pub fn row_bucket(m: usize) -> usize {
 pub(crate) struct PlanKey {
     pub(crate) input: DType,
     pub(crate) output: DType,
-    /// From [`row_bucket`].
-    pub(crate) bucket: usize,
+    /// Which of the layer's backends.
+    pub(crate) backend: usize,
+    /// Rows planned for.
+    pub(crate) rows: usize,
 }
 
-#[derive(Debug)]
-struct Entry {
-    key: PlanKey,
-    plan: Arc<dyn LinearPlan<Host>>,
-}
+type Plan = Arc<dyn LinearPlan<Host>>;
 
 /// Plans by key. Reading takes a shared lock for the time of a short search.
 #[derive(Debug, Default)]
 pub(crate) struct PlanCache {
-    entries: RwLock<Vec<Entry>>,
+    entries: RwLock<Vec<(PlanKey, Plan)>>,
 }
 
-fn find(entries: &[Entry], key: PlanKey, m: usize) -> Option<Arc<dyn LinearPlan<Host>>> {
-    entries.iter().find(|e| e.key == key && e.plan.rows() >= m).map(|e| e.plan.clone())
+fn find(entries: &[(PlanKey, Plan)], key: PlanKey) -> Option<Plan> {
+    entries.iter().find(|(k, _)| *k == key).map(|(_, plan)| plan.clone())
 }
 
 impl PlanCache {
-    /// The plan for `key` that runs `m` rows, made by `make` if there is none yet.
+    /// The plan for `key`, made by `make` if there is none yet.
     pub(crate) fn get_or_make(
         &self,
         key: PlanKey,
-        m: usize,
         make: impl FnOnce() -> Result<Box<dyn LinearPlan<Host>>, Error>,
-    ) -> Result<Arc<dyn LinearPlan<Host>>, Error> {
-        let read = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = find(&read, key, m) {
+    ) -> Result<Plan, Error> {
+        if let Some(plan) = find(&self.entries.read().unwrap_or_else(PoisonError::into_inner), key) {
             return Ok(plan);
         }
-        drop(read);
-        let plan: Arc<dyn LinearPlan<Host>> = make()?.into();
-        let mut write = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let plan: Plan = make()?.into();
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have planned the same in the meantime; then all use that one.
-        if let Some(earlier) = find(&write, key, m) {
+        if let Some(earlier) = find(&entries, key) {
             return Ok(earlier);
         }
-        write.push(Entry { key, plan: plan.clone() });
+        entries.push((key, plan.clone()));
         Ok(plan)
     }
 
