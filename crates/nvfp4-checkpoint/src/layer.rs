@@ -13,15 +13,15 @@ use nvfp4_core::{
 use std::borrow::Cow;
 
 /// Names of a module's tensors in one dialect.
-struct Names {
-    packed: &'static str,
-    scale: &'static str,
-    global: &'static str,
-    input: &'static str,
+pub(crate) struct Names {
+    pub(crate) packed: &'static str,
+    pub(crate) scale: &'static str,
+    pub(crate) global: &'static str,
+    pub(crate) input: &'static str,
     /// Global scales are divisors.
-    encode: bool,
+    pub(crate) encode: bool,
     /// The global scale may be absent (then it is 1).
-    optional_global: bool,
+    pub(crate) optional_global: bool,
 }
 
 const MODELOPT: Names = Names {
@@ -56,6 +56,17 @@ const GGUF: Names = Names {
     encode: false,
     optional_global: true,
 };
+
+/// Names of the tensors of an NVFP4 module, or `None` for another kind of storage.
+pub(crate) fn tensor_names(storage: &Storage) -> Option<&'static Names> {
+    match storage {
+        Storage::ModelOpt => Some(&MODELOPT),
+        Storage::CompressedTensors => Some(&COMPRESSED_TENSORS),
+        Storage::TorchAo(_) => Some(&TORCHAO),
+        Storage::Gguf => Some(&GGUF),
+        Storage::Dense(_) | Storage::Other(_) => None,
+    }
+}
 
 /// The fault, in the tensor.
 fn tensor_fault(view: TensorView<'_>, fault: impl Into<String>) -> Error {
@@ -142,13 +153,7 @@ impl Checkpoint {
             Scheme::Faulty(error) => return Err((**error).clone()),
             _ => return Err(not_nvfp4(module)),
         };
-        let names = match module.storage {
-            Storage::ModelOpt => &MODELOPT,
-            Storage::CompressedTensors => &COMPRESSED_TENSORS,
-            Storage::TorchAo(_) => &TORCHAO,
-            Storage::Gguf => &GGUF,
-            Storage::Dense(_) | Storage::Other(_) => return Err(not_nvfp4(module)),
-        };
+        let names = tensor_names(&module.storage).ok_or_else(|| not_nvfp4(module))?;
         let name = module.name.as_str();
         let (n, k) = (module.out_features, module.in_features);
         let packed_view = self.part(name, names.packed, "it holds the codes")?;

@@ -4,7 +4,9 @@
 pub mod checkpoint;
 mod companion_files;
 pub mod config;
+pub mod convert;
 mod dense_matrix;
+pub mod dequantize;
 mod emit;
 mod error;
 mod fused_groups;
@@ -13,6 +15,7 @@ mod layer_error;
 mod mapping;
 mod model_error;
 mod model_input;
+mod nvfp4_modules;
 mod progress;
 pub mod quantize;
 mod resolve;
@@ -24,6 +27,8 @@ pub mod write;
 
 pub use checkpoint::{Checkpoint, Dialect, Module, NanScales, OpenOptions, StoredScales, Warning};
 pub use config::QuantizationConfig;
+pub use convert::convert;
+pub use dequantize::dequantize;
 pub use emit::CheckpointFormat;
 pub use error::Error;
 pub use layer_error::{ErrorMeasures, ErrorSums};

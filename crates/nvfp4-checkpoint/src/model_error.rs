@@ -88,6 +88,20 @@ pub enum ModelError {
         /// Why.
         reason: String,
     },
+    /// A value is too large for the type that is written.
+    #[error("tensor `{tensor}`: value at row {row}, column {column} is {found}, too large for {dtype}")]
+    DoesNotFit {
+        /// The tensor.
+        tensor: String,
+        /// Row.
+        row: usize,
+        /// Column.
+        column: usize,
+        /// The value.
+        found: f32,
+        /// The type.
+        dtype: nvfp4_core::DType,
+    },
     /// The output and the input are the same directory.
     #[error("the output `{path}` is the input; choose another", path = path.display())]
     InPlace {

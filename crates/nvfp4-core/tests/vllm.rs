@@ -1,5 +1,4 @@
 //! Every recorded answer of vLLM 0.33.0, field for field.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nvfp4_core::{
     Error, QuantKey,

@@ -55,8 +55,13 @@ impl Configuration {
 
 /// Removes every statement about quantization from a model's config.json.
 pub(crate) fn remove_quantization(config: &mut Map<String, Value>) {
-    config.remove("quantization_config");
-    config.remove("compression_config");
+    for key in ["quantization_config", "compression_config"] {
+        config.remove(key);
+    }
+    // Multimodal models may keep their language model's statement one level down.
+    if let Some(Value::Object(text)) = config.get_mut("text_config") {
+        text.remove("quantization_config");
+    }
 }
 
 /// Writes a JSON file of the model directory.

@@ -5,6 +5,7 @@ mod plan;
 mod selection;
 
 pub use calibration::Calibration;
+pub(crate) use selection::is_embedding;
 pub use selection::{DenseReason, ModulePattern, Selection};
 
 use crate::{

@@ -169,10 +169,7 @@ fn by_name(module: &str, out_features: usize, in_features: usize, model_type: Op
     let last = parts.last().copied().unwrap_or_default();
     let within = |names: &[&str]| parts.iter().any(|p| names.contains(p));
 
-    let embedding = ["wte", "wpe", "shared", "relative_attention_bias"].contains(&last)
-        || (last.contains("embed") && last != "embed_out")
-        || parts.iter().rev().nth(1).is_some_and(|p| *p == "embeddings");
-    if embedding {
+    if is_embedding(module) {
         return Some(DenseReason::Embedding);
     }
     if ["lm_head", "output_layer", "embed_out", "proj_out"].contains(&last)
@@ -209,6 +206,15 @@ fn by_name(module: &str, out_features: usize, in_features: usize, model_type: Op
             None => last == "c_attn" && out_features < in_features || gpt2_block(&parts),
         };
     conv1d.then_some(DenseReason::TransposedConv1d)
+}
+
+/// Whether the name is that of an embedding table, whose rows are looked up, not multiplied.
+pub(crate) fn is_embedding(module: &str) -> bool {
+    let mut parts = module.rsplit('.');
+    let last = parts.next().unwrap_or_default();
+    ["wte", "wpe", "shared", "relative_attention_bias"].contains(&last)
+        || (last.contains("embed") && last != "embed_out")
+        || parts.next() == Some("embeddings")
 }
 
 /// GPT-2's `[transformer.]h.<layer>.{attn,crossattention,mlp}.<last>`.

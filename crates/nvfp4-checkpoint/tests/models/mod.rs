@@ -188,3 +188,64 @@ pub(crate) fn llama_calibration(path: &Path) {
         .collect();
     write_file(path, &tensors, &HashMap::new());
 }
+
+/// Directories of the golden checkpoints.
+pub(crate) fn golden_checkpoints() -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(nvfp4_testkit::golden::dir()).unwrap().map(|e| e.unwrap().path());
+    let mut found: Vec<_> =
+        entries.filter(|p| p.file_name().unwrap().to_string_lossy().starts_with("ckpt_")).collect();
+    found.sort();
+    assert!(!found.is_empty(), "no golden checkpoint");
+    found
+}
+
+/// Dequantized values of a golden checkpoint, by module.
+pub(crate) fn golden_values(checkpoint: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = fs::read(checkpoint.join("expected_dequant_f32.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let values = |view: TensorView<'_>| view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let found: BTreeMap<_, _> =
+        file.iter().map(|(name, view)| (name.trim_end_matches(".weight").to_string(), values(view))).collect();
+    assert!(!found.is_empty());
+    found
+}
+
+/// A GGUF file: name, dimensions (slowest first), type number, bytes.
+pub(crate) fn write_gguf(path: &Path, tensors: &[(&str, Vec<usize>, u32, Vec<u8>)]) {
+    let string = |out: &mut Vec<u8>, text: &str| {
+        out.extend((text.len() as u64).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    let mut out = b"GGUF".to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend(1u64.to_le_bytes());
+    string(&mut out, "general.architecture");
+    out.extend(8u32.to_le_bytes());
+    string(&mut out, "llama");
+    let mut offset = 0u64;
+    for (name, shape, kind, bytes) in tensors {
+        string(&mut out, name);
+        out.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|d| out.extend((*d as u64).to_le_bytes()));
+        out.extend(kind.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        offset += (bytes.len() as u64).next_multiple_of(32);
+    }
+    for (.., bytes) in tensors {
+        out.resize(out.len().next_multiple_of(32), 0);
+        out.extend(bytes);
+    }
+    fs::write(path, out).unwrap();
+}
+
+/// The tensors of a directory's `model.safetensors`.
+pub(crate) fn read_model(folder: &Path) -> Tensors {
+    let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    file.iter()
+        .map(|(n, v)| {
+            (n.to_string(), Tensor { dtype: v.dtype(), shape: v.shape().to_vec(), bytes: v.data().to_vec() })
+        })
+        .collect()
+}
