@@ -10,7 +10,7 @@ use crate::{
     threads::{self, Divisible},
 };
 use bytemuck::{Pod, Zeroable};
-use nvfp4_core::{BLOCK_SIZE, E2M1_MAX, E4M3_MAX, GlobalScale, QuantizedActivation, e4m3};
+use nvfp4_core::{BLOCK_SIZE, E2M1_MAX, GlobalScale, QuantizedActivation, e4m3, quantize::FULL_RANGE};
 use std::ops::Range;
 
 /// 16 activation values quantized to NVFP4.
@@ -172,12 +172,12 @@ pub(crate) fn quantize<I: Isa, E: Element>(
         isa.vectorize(|| {
             let width = rows.len();
             for (column, r) in rows.enumerate() {
-                let scale = scale(r);
+                let encode = scale(r).encode().get();
                 let row = x.row(r).as_chunks::<BLOCK_SIZE>().0;
                 for (values, out) in row.iter().zip(out.chunks_exact_mut(width)) {
                     let mut wide = [0.0; BLOCK_SIZE];
                     E::widen(values, &mut wide);
-                    out[column] = quantize_block(&wide, scale);
+                    out[column] = quantize_block(&wide, encode);
                 }
             }
         });
@@ -204,8 +204,8 @@ pub(crate) fn unpack(x: &QuantizedActivation, first: usize, groups: Groups, out:
     });
 }
 
-/// The largest finite magnitude in the first `rows` rows of `x`.
-pub(crate) fn largest_finite<I: Isa, E: Element>(isa: I, x: Rows<'_, E>, rows: Range<usize>) -> f32 {
+/// The largest magnitude in the rows `rows` of `x`; NaN is skipped.
+pub(crate) fn absmax<I: Isa, E: Element>(isa: I, x: Rows<'_, E>, rows: Range<usize>) -> f32 {
     isa.vectorize(|| {
         let mut lanes = [0.0f32; BLOCK_SIZE];
         for r in rows {
@@ -213,9 +213,7 @@ pub(crate) fn largest_finite<I: Isa, E: Element>(isa: I, x: Rows<'_, E>, rows: R
                 let mut wide = [0.0; BLOCK_SIZE];
                 E::widen(values, &mut wide);
                 for (lane, v) in lanes.iter_mut().zip(wide) {
-                    let v = v.abs();
-                    // False for NaN.
-                    *lane = if v < f32::INFINITY && v > *lane { v } else { *lane };
+                    *lane = lane.max(v.abs());
                 }
             }
         }
@@ -223,22 +221,21 @@ pub(crate) fn largest_finite<I: Isa, E: Element>(isa: I, x: Rows<'_, E>, rows: R
     })
 }
 
-/// The global scale that brings `largest` to the end of the range, 6 · 448. It is 1 if there are no values to scale.
-pub(crate) fn dynamic_scale(largest: f32) -> GlobalScale {
-    // Below the smallest normal number the reciprocal would overflow; block scales take up the rest.
-    let decode = (largest / (E2M1_MAX * E4M3_MAX)).max(f32::MIN_POSITIVE);
-    if largest == 0.0 { GlobalScale::ONE } else { GlobalScale::from_decode(decode).unwrap_or(GlobalScale::ONE) }
+/// The global scale that brings `absmax` to the end of the range, as `nvfp4_core::quantize` computes it:
+/// `absmax / (6 · 448)`, where it and its reciprocal are normal numbers. 1 for 0.
+pub(crate) fn dynamic_scale(absmax: f32) -> GlobalScale {
+    let decode = (absmax.min(f32::MAX) / FULL_RANGE).max(f32::MIN_POSITIVE);
+    if absmax == 0.0 { GlobalScale::ONE } else { GlobalScale::from_decode(decode).unwrap_or(GlobalScale::ONE) }
 }
 
-/// Quantizes a block as `nvfp4_core::quantize` does (the arithmetic of `scaled_fp4_quant`).
+/// Quantizes a block to the bits that `nvfp4_core::quantize::quantize_block` gives, in a form that compilers turn into
+/// vectors.
 #[inline(always)]
-fn quantize_block(x: &[f32; BLOCK_SIZE], scale: GlobalScale) -> QuantizedBlock {
-    let encode = scale.encode().get();
-    // `max` drops NaN.
-    let largest = x.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
-    let code = e4m3::encode(encode * (largest * (1.0 / 6.0)));
-    let block_scale = e4m3::decode(code);
-    let factor = if block_scale == 0.0 { 0.0 } else { 1.0 / (block_scale * (1.0 / encode)) };
+fn quantize_block(x: &[f32; BLOCK_SIZE], encode: f32) -> QuantizedBlock {
+    // `max` skips NaN unless all are.
+    let absmax = x.iter().fold(f32::NAN, |absmax, v| absmax.max(v.abs()));
+    let code = e4m3::encode(encode * (absmax * (1.0 / 6.0)));
+    let factor = if code == 0 { 0.0 } else { 1.0 / (e4m3::decode(code) * (1.0 / encode)) };
     QuantizedBlock::new(x.map(|v| round_doubled(v * factor)), code)
 }
 
@@ -253,4 +250,113 @@ fn round_doubled(v: f32) -> i8 {
     let magnitude =
         above(0.25) + from(0.75) + above(1.25) + from(1.75) + 2 * (above(2.5) + from(3.5)) + 4 * above(5.0);
     (if v < 0.0 { -magnitude } else { magnitude }) as i8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvfp4_core::{
+        MatrixRef, ScaleLayout, e2m1,
+        quantize::{self as core_quantize, QuantizeOptions},
+    };
+
+    fn assert_same(x: &[f32; BLOCK_SIZE], encode: f32) {
+        let ours = quantize_block(x, encode);
+        let core = core_quantize::quantize_block(x, encode, false);
+        let doubled: Vec<i8> =
+            core.codes.iter().flat_map(|c| [c & 0xf, c >> 4]).map(|c| (2.0 * e2m1::decode(c)) as i8).collect();
+        assert_eq!(ours.doubled[..], doubled, "{x:?} {encode}");
+        let scale = 0.25 * e4m3::decode(core.scale);
+        assert!(ours.scale == scale || (ours.scale.is_nan() && scale.is_nan()), "{x:?} {encode}");
+        let sum: i32 = doubled.iter().map(|&v| i32::from(v)).sum();
+        let halves: [i16; 2] = bytemuck::cast(ours.start);
+        assert_eq!(halves.map(i32::from), [-6 * sum; 2]);
+        assert_eq!(bytemuck::cast::<_, [i8; 16]>(ours.quads()), ours.doubled);
+    }
+
+    #[test]
+    fn blocks_are_quantized_as_the_core_does() {
+        let mut state = 7u64;
+        let mut bits = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 32) as u32
+        };
+        let specials = [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-40, 6.0];
+        for round in 0..20_000 {
+            let mut x: [f32; BLOCK_SIZE] = match round % 3 {
+                // Ordinary values, any bits, and values on a grid (ties).
+                0 => std::array::from_fn(|_| bits() as f32 / 2f32.powi(31) - 1.0),
+                1 => std::array::from_fn(|_| f32::from_bits(bits())),
+                _ => std::array::from_fn(|_| (bits() % 49) as f32 / 4.0 - 6.0),
+            };
+            if round % 7 == 0 {
+                (0..bits() % 17).for_each(|_| x[bits() as usize % 16] = specials[bits() as usize % specials.len()]);
+            }
+            let encode = [1.0, 448.0, 2688.0, 0.37, 1e-3, 1e6, 74.667][bits() as usize % 7];
+            assert_same(&x, encode);
+        }
+        for special in specials {
+            assert_same(&[special; BLOCK_SIZE], 448.0);
+        }
+    }
+
+    #[test]
+    fn every_neighbour_of_a_tie_rounds_as_the_core_does() {
+        for tie in [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0] {
+            for ulps in -3i32..=3 {
+                let v = f32::from_bits((tie.to_bits() as i32 + ulps) as u32);
+                for v in [v, -v] {
+                    assert_eq!(f32::from(round_doubled(v)), 2.0 * e2m1::decode(e2m1::encode(v)), "{v}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dynamic_scales_are_those_of_the_core() {
+        for value in [0.0, 1e-45, 1e-38, 1e-30, 0.3, 6.0, 2688.0, 1e30, f32::MAX, f32::INFINITY] {
+            let x = [0.0, value, -value / 2.0, f32::NAN];
+            let x16: Vec<f32> = x.into_iter().cycle().take(16).collect();
+            let rows = Rows::new(&x16, 16, 16, 0);
+            let ours = dynamic_scale(absmax(crate::isa::portable::Portable, rows, 0..1));
+            let core = core_quantize::dynamic_global_scale(MatrixRef::new(&x16[..], 1, 16).unwrap()).unwrap();
+            assert_eq!(ours, core, "{value}");
+        }
+    }
+
+    #[test]
+    fn groups_are_even_and_complete() {
+        for (rows, width) in [(1, 6), (6, 6), (7, 6), (13, 6), (128, 6), (132, 6), (5, 2), (0, 6)] {
+            let groups = Groups::new(rows, width);
+            assert_eq!((groups.len(), groups.count()), (rows, rows.div_ceil(width)));
+            let sizes: Vec<usize> = (0..groups.count()).map(|g| groups.rows(g).len()).collect();
+            assert_eq!(sizes.iter().sum::<usize>(), rows);
+            let (least, most) = (sizes.iter().min(), sizes.iter().max());
+            assert!(most <= Some(&width) && most.zip(least).is_none_or(|(a, b)| a - b <= 1), "{rows} {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn unpacking_gives_what_quantizing_gives() {
+        let (m, k) = (13, 80);
+        let x: Vec<f32> = (0..m * k).map(|i| ((i * 7919) % 1000) as f32 / 100.0 - 5.0).collect();
+        let scale = GlobalScale::from_decode(0.002).unwrap();
+        let groups = Groups::new(m - 2, 6);
+        let mut direct = vec![QuantizedBlock::zeroed(); (m - 2) * k / 16];
+        quantize(crate::isa::portable::Portable, Rows::new(&x, k, k, 2), |_| scale, groups, &mut direct);
+        for (layout, padded_n) in
+            [(ScaleLayout::Linear, None), (ScaleLayout::Swizzled128x4, Some(128)), (ScaleLayout::Swizzled8x4, None)]
+        {
+            let options = QuantizeOptions { layout, padded_n, exact: false };
+            let x = MatrixRef::new(&x[..], m, k).unwrap();
+            let quantized = core_quantize::scaled_fp4_quant(x, scale, options).unwrap();
+            let mut unpacked = vec![QuantizedBlock::zeroed(); direct.len()];
+            unpack(&quantized, 2, groups, &mut unpacked);
+            assert_eq!(
+                bytemuck::cast_slice::<_, u8>(&unpacked),
+                bytemuck::cast_slice::<_, u8>(&direct),
+                "{layout:?}"
+            );
+        }
+    }
 }

@@ -318,7 +318,7 @@ impl CpuPlan {
         if self.config.activation == ActivationScheme::Nvfp4DynamicPerToken {
             with_elements!(x.data(), FloatSlice, data => {
                 let rows = Rows::new(data, k, stride, first);
-                let scale = |r| activation::dynamic_scale(activation::largest_finite(isa, rows, r..r + 1));
+                let scale = |r| activation::dynamic_scale(activation::absmax(isa, rows, r..r + 1));
                 scales.iter_mut().enumerate().for_each(|(r, s)| *s = scale(r).decode().get());
                 activation::quantize(isa, rows, scale, groups, blocks);
                 Ok(())
@@ -369,6 +369,6 @@ fn split_workspace(workspace: &mut [u64], rows: usize, k: usize) -> (&mut [Quant
 fn tensor_scale<I: Isa>(isa: I, x: MatrixRef<'_>) -> Result<GlobalScale, Error> {
     with_elements!(x.data(), FloatSlice, data => {
         let rows = Rows::new(data, x.cols(), x.row_stride(), 0);
-        Ok(activation::dynamic_scale(activation::largest_finite(isa, rows, 0..x.rows())))
+        Ok(activation::dynamic_scale(activation::absmax(isa, rows, 0..x.rows())))
     })
 }

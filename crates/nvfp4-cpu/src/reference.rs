@@ -4,7 +4,11 @@
 //! reader can form any product of them. [`linear_f64`] is the truth that tests compare with; [`linear_f32`] adds in
 //! f32 in order of `k`; [`error_bound`] is how far from the truth a sum in f32 may be, in whatever order.
 
-use nvfp4_core::{ActivationScale, BLOCK_SIZE, Error, MatrixRef, NvFp4Weights, QuantizedActivation, e2m1, e4m3};
+use half::{bf16, f16};
+use nvfp4_core::{
+    ActivationScale, BLOCK_SIZE, DType, Error, MatrixRef, NvFp4Weights, QuantizedActivation, e2m1, e4m3,
+    quantize::ref_nvfp4_quant_dequant,
+};
 
 /// A `[rows, k]` matrix of activations or weights, taken apart.
 #[derive(Clone, PartialEq, Debug)]
@@ -154,4 +158,41 @@ pub fn error_bound(x: &Operand, w: &Operand, bias: Option<&[f32]>) -> Result<Vec
         // The addition of the bias rounds the result, which is at most sum (1 + γ) + |bias|.
         gamma * sum + bias.map_or(0.0, |bias| UNIT * (sum * (1.0 + gamma) + f64::from(bias).abs()))
     })
+}
+
+/// What vLLM's emulation of a W4A4 layer computes with: see [`run_nvfp4_emulations`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Emulation {
+    /// The activations, quantized and dequantized, `[m, k]`.
+    pub x: Vec<f32>,
+    /// The weights, dequantized, `[n, k]`.
+    pub w: Vec<f32>,
+    /// Their product, `[m, n]`.
+    pub out: Vec<f32>,
+}
+
+/// vLLM 0.33's `run_nvfp4_emulations` without a bias: quantizes `x` with the encode scale `encode` by its PyTorch
+/// reference, rounds both dequantized operands to the type of `x`, multiplies them, and rounds to that type again.
+/// Operands equal vLLM's to the bit; the sums are made in f32 in order of `k`, PyTorch's in some other order.
+pub fn run_nvfp4_emulations(x: MatrixRef<'_>, encode: f32, w: &NvFp4Weights<'_>) -> Result<Emulation, Error> {
+    let (m, n, k) = (x.rows(), w.out_features(), w.in_features());
+    if x.cols() != k {
+        return Err(Error::Size { what: "columns of x (input features)", expected: k, found: x.cols() });
+    }
+    let round = |v: f32| round_to(x.dtype(), v);
+    let xdq = ref_nvfp4_quant_dequant(x, encode)?;
+    let wdq: Vec<f32> = Operand::weights(w).dequantized().into_iter().map(round).collect();
+    let mut out = Vec::with_capacity(m * n);
+    for x in xdq.chunks_exact(k) {
+        out.extend(wdq.chunks_exact(k).map(|w| round(x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w))));
+    }
+    Ok(Emulation { x: xdq, w: wdq, out })
+}
+
+fn round_to(dtype: DType, v: f32) -> f32 {
+    match dtype {
+        DType::Bf16 => bf16::from_f32(v).to_f32(),
+        DType::F16 => f16::from_f32(v).to_f32(),
+        _ => v,
+    }
 }

@@ -2,6 +2,9 @@
 //!
 //! Codes become f32 by table: `vpshufb` looks up the two bytes of the bf16 value, `vpunpck` joins them, and a shift
 //! or a mask of a 32-bit lane widens one of its two bf16 halves. Codes become integers by one look-up.
+//!
+//! Loops are written out where `map` would be shorter: a closure that uses these instructions is not inlined into
+//! `array::map`, which knows nothing of them, and then each step would be a call.
 
 use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS};
 use crate::{
@@ -128,14 +131,19 @@ fn nibbles(v: __m256i) -> [__m256i; 2] {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn decode_columns<const COLUMNS: usize, const HALF: usize>(block: &Block) -> [__m256; 8] {
     let pairs = _mm256_shuffle_epi8(codes::<COLUMNS, HALF>(block), load_bytes(&PAIRS_OF_COLUMNS));
-    let [low, high] = nibbles(pairs).map(|codes| {
-        let low = _mm256_shuffle_epi8(load_bytes(&BF16_LOW), codes);
-        let high = _mm256_shuffle_epi8(load_bytes(&BF16_HIGH), codes);
-        // Of each row, the bf16 values of columns 0 and 1, and those of columns 2 and 3.
-        [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)].map(|v| widen_bf16(v))
-    });
-    let [[[a, b], [c, d]], [[e, f], [g, h]]] = [low, high];
+    let [low, high] = nibbles(pairs);
+    let [[a, b], [c, d]] = decode_pairs(low);
+    let [[e, f], [g, h]] = decode_pairs(high);
     [a, b, c, d, e, f, g, h]
+}
+
+/// The values of columns 0 and 1, and those of columns 2 and 3, of codes in the order of [`PAIRS_OF_COLUMNS`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn decode_pairs(codes: __m256i) -> [[__m256; 2]; 2] {
+    let low = _mm256_shuffle_epi8(load_bytes(&BF16_LOW), codes);
+    let high = _mm256_shuffle_epi8(load_bytes(&BF16_HIGH), codes);
+    [widen_bf16(_mm256_unpacklo_epi8(low, high)), widen_bf16(_mm256_unpackhi_epi8(low, high))]
 }
 
 /// The low and the high bf16 half of each lane.
@@ -220,7 +228,10 @@ fn add_columns<const W: usize>(values: [__m256; 8], x: &[[f32; W]], t: &mut [__m
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn stream_f32<const R: usize, const W: usize>(blocks: [&[Block]; R], x: &[F32Block<W>], acc: &mut [[Lanes; W]; R]) {
-    let mut sums = acc.map(|columns| columns.map(|lanes| [load::<0>(&lanes), load::<1>(&lanes)]));
+    let mut sums = [[[_mm256_setzero_ps(); 2]; W]; R];
+    for (sum, acc) in sums.as_flattened_mut().iter_mut().zip(acc.as_flattened()) {
+        *sum = [load::<0>(acc), load::<1>(acc)];
+    }
     for (i, x) in x.iter().enumerate() {
         for (blocks, sums) in blocks.iter().zip(&mut sums) {
             let Some(block) = blocks.get(i) else { return };
@@ -261,7 +272,10 @@ fn decode_int(blocks: &[Block], panel: &mut IntPanel) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_int<const W: usize>(panel: &IntPanel, x: &[[QuantizedBlock; W]], acc: &mut [Lanes; W]) {
-    let mut sums = acc.map(|lanes| [load::<0>(&lanes), load::<1>(&lanes)]);
+    let mut sums = [[_mm256_setzero_ps(); 2]; W];
+    for (sum, acc) in sums.iter_mut().zip(&*acc) {
+        *sum = [load::<0>(acc), load::<1>(acc)];
+    }
     let ones = _mm256_set1_epi16(1);
     for ((values, scales), x) in panel.values.iter().zip(&panel.scales).zip(x) {
         let scales = [load::<0>(scales), load::<1>(scales)];

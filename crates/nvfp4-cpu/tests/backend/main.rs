@@ -1,0 +1,7 @@
+//! The backend as its users see it.
+
+mod cases;
+mod conformance;
+mod golden;
+mod invariance;
+mod support;
