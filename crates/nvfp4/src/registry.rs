@@ -3,7 +3,7 @@
 use crate::explain::Explanation;
 use nvfp4_core::{
     CpuFacts, Decision, DeviceFacts, Host, KernelId, KernelSupport, NvFp4LinearKernel, NvFp4LinearLayerConfig,
-    Policy, Unsupported, kernel::WeightLayout, requirements::REQUIREMENTS, select::SelectError,
+    Policy, Unsupported, requirements::REQUIREMENTS, select::SelectError,
 };
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Registry {
 
     /// Every backend of this project, as far as this build has it.
     pub fn installed() -> Self {
-        REQUIREMENTS.iter().fold(Self::with_cpu(), |registry, row| {
+        REQUIREMENTS.iter().fold(Self::with_cpu(Err(Unsupported::Feature("cpu"))), |registry, row| {
             registry.with_support(Arc::new(row.support(Err(Unsupported::NotReleased))))
         })
     }
@@ -84,17 +84,19 @@ impl Registry {
     pub fn if_all_were_installed() -> Self {
         REQUIREMENTS
             .iter()
-            .fold(Self::with_cpu(), |registry, row| registry.with_support(Arc::new(row.support(Ok(())))))
+            .fold(Self::with_cpu(Ok(())), |registry, row| registry.with_support(Arc::new(row.support(Ok(())))))
     }
 
+    /// The CPU backend; where it is not compiled in, a stand-in that says `otherwise`.
     #[cfg(feature = "cpu")]
-    fn with_cpu() -> Self {
+    fn with_cpu(_otherwise: Result<(), Unsupported>) -> Self {
         Self::empty().with_kernel(Arc::new(nvfp4_cpu::CpuNvFp4LinearKernel::new()))
     }
 
+    /// The CPU backend; where it is not compiled in, a stand-in that says `otherwise`.
     #[cfg(not(feature = "cpu"))]
-    fn with_cpu() -> Self {
-        Self::empty().with_support(Arc::new(NotCompiledIn(KernelId::CPU)))
+    fn with_cpu(otherwise: Result<(), Unsupported>) -> Self {
+        Self::empty().with_support(Arc::new(crate::cpu_stand_in::CpuStandIn { available: otherwise }))
     }
 
     /// Adds a backend that runs layers in host memory. One of the same name is replaced, in its place.
@@ -196,27 +198,4 @@ impl Registry {
 /// ```
 pub fn explain(device: &DeviceFacts, config: &NvFp4LinearLayerConfig, policy: &Policy) -> Explanation {
     Registry::installed().explain(device, config, policy)
-}
-
-/// Stands for a backend whose cargo feature is off.
-#[derive(Debug)]
-#[cfg_attr(feature = "cpu", allow(dead_code))]
-struct NotCompiledIn(KernelId);
-
-impl KernelSupport for NotCompiledIn {
-    fn id(&self) -> KernelId {
-        self.0
-    }
-    fn is_supported(&self, device: &DeviceFacts) -> Result<(), Unsupported> {
-        match device {
-            DeviceFacts::Cpu(_) => Err(Unsupported::Feature(self.0.as_str())),
-            _ => Err(Unsupported::Device { needed: "a CPU".into(), found: device.to_string() }),
-        }
-    }
-    fn can_implement(&self, _: &DeviceFacts, _: &NvFp4LinearLayerConfig) -> Result<(), Unsupported> {
-        Err(Unsupported::Feature(self.0.as_str()))
-    }
-    fn weight_layout(&self, _: &DeviceFacts, _: &NvFp4LinearLayerConfig) -> WeightLayout {
-        WeightLayout::new(self.0.as_str(), 0)
-    }
 }

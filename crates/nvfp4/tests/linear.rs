@@ -122,7 +122,7 @@ fn rows_do_not_depend_on_the_batch() {
 /// Results beside the exact values of the field report: q, k and v with divisors 12343.1, 5334.3 and 8001.5.
 #[test]
 fn fused_parts_keep_their_global_scales() {
-    let divisors = [12343.1035, 5334.3257, 8001.4883];
+    let divisors = [12343.104f32, 5334.3257, 8001.4883];
     let part = |&d: &f32| (1, GlobalScale::from_encode(d).unwrap());
     for scheme in [ActivationScheme::Unquantized, ActivationScheme::Nvfp4Static] {
         let layer = NvFp4LinearLayer {

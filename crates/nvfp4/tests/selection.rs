@@ -1,5 +1,6 @@
 //! The registry: every backend is explained, names are checked, nothing is substituted unasked.
 #![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 

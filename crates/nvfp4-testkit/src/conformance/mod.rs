@@ -1,11 +1,11 @@
 //! The suite that every backend must pass. A tier is a function from an [`Implementation`] to a [`Report`];
-//! [`conformance!`](crate::conformance) makes a test of each.
+//! [`conformance!`](crate::conformance!) makes a test of each.
 //!
 //! | tier | what it checks |
 //! | --- | --- |
 //! | [`exact`] | where sums are exact, every output bit, for every scheme, type, bias and mix of global scales |
 //! | [`random`] | results against the dequantized product in f64: per element by the bound of an f32 sum, and rel-L2 |
-//! | [`format`] | one-hot inputs read every weight; the error against the unquantized weight is that of the format |
+//! | [`mod@format`] | one-hot inputs read every weight; the error against the unquantized weight is that of the format |
 //! | [`poison`] | contents of output, scratch memory, row gaps, foreign rows and padded scales change nothing |
 //! | [`shapes`] | every pair of awkward `m`, `n`, `k` |
 //! | [`quantized`] | activations that arrive quantized: every layout and padding, scales of their own |

@@ -1,5 +1,6 @@
 //! Layers and backends for the tests of the facade.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use nvfp4::{
     ActivationScheme, DType, DeviceFacts, Error, GlobalScale, GlobalScales, Host, KernelId, KernelSupport, Linear,
