@@ -10,7 +10,7 @@
 //! * the layouts: [`block_scale`], [`padding`], [`shuffle`], [`w4a16`];
 //! * the layer: [`weights`], [`layer`], [`activation`], [`quant_key`];
 //! * the contract that every backend implements: [`kernel`];
-//! * who could run a layer, and why not: [`device`], [`support`], [`select`], [`preference`], [`requirements`];
+//! * who could run a layer, and why not: [`device`], [`support`], [`select`](mod@select), [`preference`], [`requirements`];
 //! * what vLLM 0.33 would do with the same layer: [`vllm`].
 //!
 //! Letters used throughout: `m` rows of activations (tokens), `n` output features, `k` input features.

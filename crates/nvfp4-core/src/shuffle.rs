@@ -82,7 +82,7 @@ fn permute_rows(
     check_multiple("rows to shuffle", block, rows)?;
     check_size("bytes to shuffle", checked_mul("bytes to shuffle", rows, row_bytes)?, data.len())?;
     let mut out = vec![0; data.len()];
-    if row_bytes == 0 {
+    if out.is_empty() {
         return Ok(out);
     }
     for (out, data) in out.chunks_exact_mut(block * row_bytes).zip(data.chunks_exact(block * row_bytes)) {

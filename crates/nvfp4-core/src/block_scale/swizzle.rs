@@ -87,6 +87,9 @@ impl SwizzledScales {
 
     /// Sets the bytes that belong to no scale to zero.
     pub(super) fn zero_padding(&mut self) {
+        if self.bytes.is_empty() {
+            return;
+        }
         let layout = self.layout;
         let (cols, padded_cols) = (self.cols, self.cols.next_multiple_of(layout.tile_cols()));
         let padded_rows = self.rows.next_multiple_of(layout.tile_rows());
@@ -103,7 +106,7 @@ impl SwizzledScales {
 /// Fills `out` with tiles of `BYTES` bytes; `out` has the padded size. A tile is made of groups of 16 bytes: the
 /// quads of four rows. `row_of` tells which row of the tile is member `j` of group `i`.
 fn to_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], row_of: impl Fn(usize, usize) -> usize) {
-    if cols == 0 {
+    if out.is_empty() {
         return;
     }
     let (tiles, _) = out.as_chunks_mut::<BYTES>();
@@ -161,7 +164,7 @@ fn scatter_quads<const BYTES: usize>(tiles: &[[u8; BYTES]], rows: &mut [[u8; LIN
 
 /// The inverse of [`to_tiles`]; `out` is row-major without padding.
 fn from_tiles<const BYTES: usize>(src: &[u8], cols: usize, out: &mut [u8], row_of: impl Fn(usize, usize) -> usize) {
-    if cols == 0 {
+    if out.is_empty() {
         return;
     }
     let (tiles, _) = src.as_chunks::<BYTES>();

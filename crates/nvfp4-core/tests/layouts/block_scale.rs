@@ -169,6 +169,21 @@ fn offsets_of_known_failures() {
     assert_eq!(ScaleLayout::Swizzled8x4.offset(9, 5, 8), 101);
 }
 
+/// No rows of any width are nothing, not a panic.
+#[test]
+fn empty_scales_of_any_shape() {
+    for (rows, cols) in [(0, 0), (5, 0), (0, 231), (0, usize::MAX / 4 + 1), (usize::MAX / 4 + 1, 0), (0, 1 << 57)] {
+        let linear = LinearScales::new(rows, cols, vec![]).unwrap();
+        assert_eq!(linear.check_values(), Ok(()));
+        for layout in TILED {
+            let swizzled = linear.swizzle(layout).unwrap();
+            assert_eq!(swizzled.bytes().len(), 0);
+            assert_eq!(swizzled.unswizzle().unwrap(), linear, "{layout:?} {rows} x {cols}");
+            assert_eq!(SwizzledScales::from_bytes(layout, rows, cols, vec![]).unwrap(), swizzled);
+        }
+    }
+}
+
 #[test]
 fn trtllm_layout_changes_after_32_rows() {
     for m in [0, 1, 31, 32] {

@@ -70,6 +70,14 @@ fn conditions_match_flashinfer() {
 }
 
 #[test]
+fn nothing_to_shuffle() {
+    for (rows, row_bytes) in [(0, 0), (0, usize::MAX / 8), (64, 0)] {
+        assert_eq!(shuffle_matrix_a(&[], rows, row_bytes, TILE), Ok(vec![]));
+        assert_eq!(unshuffle_matrix_a(&[], rows, row_bytes, TILE), Ok(vec![]));
+    }
+}
+
+#[test]
 fn unshuffle_undoes_shuffle() {
     for rows in [128, 256, 384] {
         let data = pattern(rows * 24);
