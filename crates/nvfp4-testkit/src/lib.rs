@@ -3,6 +3,7 @@
 
 pub mod broken;
 pub mod conformance;
+pub mod coverage;
 pub mod golden;
 pub mod layers;
 pub mod matrices;
