@@ -112,16 +112,16 @@ impl GlobalScales {
         let mut joined: Vec<(usize, GlobalScale)> = Vec::new();
         for (rows, scale) in parts.into_iter().filter(|p| p.0 > 0) {
             match joined.last_mut() {
-                Some(last) if last.1 == scale => last.0 += rows,
+                Some(last) if last.1 == scale => last.0 = last.0.saturating_add(rows),
                 _ => joined.push((rows, scale)),
             }
         }
         Self { parts: joined }
     }
 
-    /// Rows covered.
+    /// Rows covered, at most `usize::MAX`.
     pub fn rows(&self) -> usize {
-        self.parts.iter().map(|p| p.0).sum()
+        self.parts.iter().fold(0, |sum, part| part.0.saturating_add(sum))
     }
 
     /// The runs of rows with equal scale: `(rows, scale)`.
@@ -141,7 +141,7 @@ impl GlobalScales {
     pub fn row(&self, n: usize) -> Option<GlobalScale> {
         let mut end = 0;
         self.parts.iter().find_map(|&(rows, scale)| {
-            end += rows;
+            end = rows.saturating_add(end);
             (n < end).then_some(scale)
         })
     }
@@ -165,8 +165,9 @@ impl GlobalScales {
         }
         let mut start = 0;
         Ok(Self::from_parts(self.parts.iter().map(|&(rows, scale)| {
-            let (lo, hi) = (start.max(range.start), (start + rows).min(range.end));
-            start += rows;
+            let end = rows.saturating_add(start);
+            let (lo, hi) = (start.max(range.start), end.min(range.end));
+            start = end;
             (hi.saturating_sub(lo), scale)
         })))
     }
@@ -201,5 +202,14 @@ mod tests {
         assert_eq!(s.slice(6..9).unwrap().as_per_tensor(), Some(b));
         assert!(s.slice(6..10).is_err());
         assert_eq!(s.iter_rows().count(), 9);
+    }
+
+    #[test]
+    fn impossible_row_counts_do_not_wrap() {
+        let (a, b) = (GlobalScale::from_decode(0.5).unwrap(), GlobalScale::from_decode(0.25).unwrap());
+        let s = GlobalScales::from_parts([(usize::MAX, a), (2, a), (usize::MAX, b)]);
+        assert_eq!((s.rows(), s.row(7), s.row(usize::MAX)), (usize::MAX, Some(a), None));
+        assert_eq!(s.slice(3..usize::MAX).unwrap().as_per_tensor(), Some(a));
+        assert!(s.check_rows(1).is_err());
     }
 }
