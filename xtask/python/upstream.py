@@ -8,7 +8,9 @@ Run by `cargo xtask test --upstream` in an environment made from upstream.lock:
 
 `compare` prints one JSON object and fails, naming the tensor, if anything differs from what `nvfp4 dequantize`
 made of the same checkpoint (FILE, f32). compressed-tensors decodes to bf16 (f32 arithmetic, rounded once), so its
-result is compared with FILE rounded to bf16; ModelOpt is compared in f32 and in bf16. All are compared bit for bit.
+result is compared with FILE rounded to bf16; ModelOpt is compared in f32 and in bf16. All are compared bit for bit,
+but for the sign of zero in ModelOpt, which has none. A compressed-tensors checkpoint is also loaded as a model, by
+transformers.
 
 `demo-data` runs the model in PyTorch and compares the inputs of block 0 with the demo data: an independent
 implementation of what minilm.py computes.
@@ -86,11 +88,27 @@ def modelopt(config: dict, tensors: dict, dequantized: dict, scheme: str) -> tup
                 double_scale=tensors[f"{name}.weight_scale_2"],
                 block_sizes={-1: BLOCK},
             )
-            values += same_bits(f"{name}.weight", weight, dequantized[f"{name}.weight"].to(dtype))
+            # ModelOpt decodes code 8, which is -0, to +0; adding +0 makes every zero positive and changes nothing else.
+            values += same_bits(f"{name}.weight", weight, dequantized[f"{name}.weight"].to(dtype) + 0.0)
     amax = {name: E2M1_MAX_TIMES_E4M3_MAX * tensors[f"{name}.input_scale"].item() for name in names if scheme == "w4a4"}
     stray = [name for name in tensors if name.endswith(".input_scale")]
     assert bool(stray) == (scheme == "w4a4"), stray
     return names, values, amax
+
+
+def loaded_by_transformers(checkpoint: Path, dequantized: dict) -> int:
+    """Loads the checkpoint as a user of transformers does, and compares the weights it computes with."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(checkpoint, dtype=torch.bfloat16)
+    with torch.no_grad():
+        output = model(torch.arange(100, 116)[None]).last_hidden_state  # transformers decompresses at the first call
+    assert output.isfinite().all(), "the model's output is not finite"
+    linears = {name: module for name, module in model.named_modules() if hasattr(module, "weight_scale")}
+    for name, module in linears.items():
+        expected = dequantized[f"{name}.weight"].to(torch.bfloat16)
+        same_bits(f"{name}.weight in transformers", module.weight.detach(), expected)
+    return len(linears)
 
 
 def compare(args):
@@ -106,7 +124,11 @@ def compare(args):
     for name, found in amax.items():
         expected = calibration[f"{name}.input_amax"].item()
         assert abs(found / expected - 1.0) < 1e-6, f"{name}: input amax {found} in the checkpoint, {expected} calibrated"
-    print(json.dumps({"modules": len(names), "values": values, "input_scales": len(amax)}))
+    report = {"modules": len(names), "values": values, "input_scales": len(amax)}
+    if args.format == "compressed-tensors":
+        report["modules_in_transformers"] = loaded_by_transformers(args.checkpoint, dequantized)
+        assert report["modules_in_transformers"] == len(names), report
+    print(json.dumps(report))
 
 
 def demo_data(args):

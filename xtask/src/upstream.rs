@@ -33,7 +33,7 @@ pub(crate) fn test() -> Result<()> {
         let mut command = python.python();
         command.arg(workspace::path(SCRIPT)).args(arguments);
         // transformers asks a hub about local models unless told not to.
-        command.env("HF_HUB_OFFLINE", "1");
+        command.env("HF_HUB_OFFLINE", "1").env("TQDM_DISABLE", "1");
         run(&mut command)
     };
     script(&["versions".as_ref()])?;

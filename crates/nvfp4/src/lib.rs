@@ -244,3 +244,12 @@ pub fn host_cpu() -> CpuFacts {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     CpuFacts::new(std::env::consts::ARCH, Vec::new(), threads)
 }
+
+/// The examples of the README files, which run as tests.
+#[cfg(all(doctest, feature = "cpu"))]
+mod readme {
+    #[doc = include_str!("../README.md")]
+    struct OfTheCrate;
+    #[doc = include_str!("../../../README.md")]
+    struct OfTheWorkspace;
+}
