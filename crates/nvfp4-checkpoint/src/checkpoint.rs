@@ -150,6 +150,15 @@ pub struct Checkpoint {
     warnings: Mutex<Vec<Warning>>,
 }
 
+/// The directory of a checkpoint that was opened as `path`.
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        _ if path.is_dir() => path,
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
 /// Suffixes of the tensors that a quantized module may have.
 const PARTS: &[&str] = &[
     "weight_packed",
@@ -174,13 +183,21 @@ impl Checkpoint {
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         let source = Source::open(path)?;
-        let directory = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let config = if source.is_gguf() { None } else { config::read(directory)? };
+        let config = if source.is_gguf() { None } else { config::read(directory(path))? };
         let config = match config {
             // torchao describes its parameters in the weight files.
             Some((QuantizationConfig::Other(method), _)) if method == "torchao" => None,
             other => other.map(|(config, _)| config),
         };
+        Ok(Self::with_config(path, source, config, options))
+    }
+
+    /// As [`open_with`](Self::open_with), whatever the configuration files say: the tensors alone decide.
+    pub(crate) fn open_without_config(path: &Path, options: OpenOptions) -> Result<Self, Error> {
+        Ok(Self::with_config(path, Source::open(path)?, None, options))
+    }
+
+    fn with_config(path: &Path, source: Source, config: Option<QuantizationConfig>, options: OpenOptions) -> Self {
         let mut checkpoint = Self {
             path: path.into(),
             source,
@@ -192,7 +209,7 @@ impl Checkpoint {
         };
         checkpoint.modules = checkpoint.find_modules();
         checkpoint.dialect = checkpoint.find_dialect();
-        Ok(checkpoint)
+        checkpoint
     }
 
     /// Where it was opened.
@@ -353,13 +370,7 @@ impl Checkpoint {
                 return None;
             };
 
-        let mut names = vec![name.to_string()];
-        names.extend(
-            self.options
-                .rename
-                .iter()
-                .filter_map(|(from, to)| name.strip_prefix(from.as_str()).map(|rest| format!("{to}{rest}"))),
-        );
+        let names = self.config_names(name);
         let scheme = storage
             .clone()
             .and_then(|storage| {
@@ -370,6 +381,13 @@ impl Checkpoint {
         let bytes = suffixes.filter_map(|suffix| tensor(suffix)).map(|t| t.bytes.len()).sum();
         let storage = storage.unwrap_or_else(|error| Storage::Other(error.to_string()));
         Some(Module { name: name.into(), out_features, in_features, scheme, bytes, storage })
+    }
+
+    /// A module's name, and those under which the configuration may know it.
+    pub(crate) fn config_names(&self, name: &str) -> Vec<String> {
+        let renamed = self.options.rename.iter();
+        let renamed = renamed.filter_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from.as_str())?)));
+        std::iter::once(name.to_string()).chain(renamed).collect()
     }
 
     fn find_dialect(&self) -> Dialect {

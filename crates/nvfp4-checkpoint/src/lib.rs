@@ -22,6 +22,7 @@ mod resolve;
 pub mod shard;
 pub mod source;
 mod tensor_dtype;
+pub mod verify;
 pub mod vllm_scales;
 pub mod write;
 
@@ -38,3 +39,4 @@ pub use quantize::quantize;
 pub use resolve::Scheme;
 pub use source::{Source, TensorView};
 pub use tensor_dtype::TensorDType;
+pub use verify::verify;

@@ -24,8 +24,7 @@ pub(crate) struct ModelInput {
 }
 
 impl ModelInput {
-    /// Opens a directory or a file. config.json is read from a directory, or from that of an index; a single tensor file
-    /// stands for itself.
+    /// Opens a directory or a file, with the config.json of its [`folder`].
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let source = Source::open(path)?;
         let config = match folder(path) {
@@ -73,6 +72,11 @@ impl ModelInput {
         self.source.tensors()
     }
 
+    /// A tensor by name.
+    pub(crate) fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        self.source.tensor(name)
+    }
+
     /// Bytes of all tensors.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.tensors().map(|t| t.bytes.len() as u64).sum()
@@ -100,15 +104,16 @@ pub(crate) fn copy_companion_files(input: &Path, writer: &CheckpointWriter) -> R
     Ok(())
 }
 
-/// The model's directory: `path` itself, or that of an index of shards.
+/// The model's directory: `path` itself, that of an index of shards, or that of a tensor file if there is a configuration
+/// beside it. A tensor file without one stands for itself.
 pub(crate) fn folder(path: &Path) -> Option<&Path> {
     if path.is_dir() {
-        Some(path)
-    } else if path.to_string_lossy().ends_with(".index.json") {
-        Some(crate::write::parent(path))
-    } else {
-        None
+        return Some(path);
     }
+    let folder = crate::write::parent(path);
+    let model = path.to_string_lossy().ends_with(".index.json")
+        || ["config.json", "hf_quant_config.json"].iter().any(|name| folder.join(name).is_file());
+    model.then_some(folder)
 }
 
 /// Reads a config.json; an empty one if there is none.

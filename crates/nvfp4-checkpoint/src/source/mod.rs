@@ -260,6 +260,13 @@ impl Source {
         self.entries.iter().filter_map(|(name, entry)| self.view(name, entry))
     }
 
+    /// The tensors whose names start with `prefix`, by name.
+    pub(crate) fn tensors_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = TensorView<'a>> {
+        let from = self.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
+        from.take_while(move |(name, _)| name.starts_with(prefix))
+            .filter_map(|(name, entry)| self.view(name, entry))
+    }
+
     /// Free-form metadata: safetensors' `__metadata__`, or the string values of GGUF.
     pub fn metadata(&self) -> &HashMap<String, String> {
         &self.metadata
