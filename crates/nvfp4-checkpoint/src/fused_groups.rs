@@ -33,8 +33,10 @@ pub(crate) struct FusedGroup {
 /// Groups of modules that are siblings, have names that are fused, and the same number of input features.
 /// `modules`: names and input features.
 pub(crate) fn fused_groups<'a>(modules: impl IntoIterator<Item = (&'a str, usize)>) -> Vec<FusedGroup> {
-    // (parent, kind, input features) → (place in the fused matrix, index).
-    let mut groups: BTreeMap<(&str, usize, usize), Vec<(usize, usize)>> = BTreeMap::new();
+    /// Parent, index of the group of names, input features.
+    type Key<'a> = (&'a str, usize, usize);
+    // To (place in the fused matrix, index).
+    let mut groups: BTreeMap<Key<'_>, Vec<(usize, usize)>> = BTreeMap::new();
     for (index, (name, in_features)) in modules.into_iter().enumerate() {
         let (parent, last) = name.rsplit_once('.').unwrap_or(("", name));
         let place =

@@ -1,5 +1,7 @@
 //! Dense models to checkpoints.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod models;
 
 use models::{

@@ -1,5 +1,7 @@
 //! The checkpoint doctor: each fault is found, named and told from the others.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod models;
 
 use models::{Tensor, Tensors, golden_checkpoints, json, llama, llama_calibration, llama_config, normal};
@@ -106,8 +108,10 @@ impl Patient {
     }
 }
 
+type Summary<'a> = (Severity, Fault, Option<&'a str>, Vec<(usize, Option<usize>)>);
+
 /// Severity, fault, tensor and places of the findings.
-fn summary(report: &VerifyReport) -> Vec<(Severity, Fault, Option<&str>, Vec<(usize, Option<usize>)>)> {
+fn summary(report: &VerifyReport) -> Vec<Summary<'_>> {
     let places = |f: &Finding| f.positions.iter().map(|p| (p.row, p.column)).collect();
     report.findings.iter().map(|f| (f.severity, f.fault, f.tensor.as_deref(), places(f))).collect()
 }
@@ -517,7 +521,7 @@ fn faults_against_the_original_are_told_apart() {
             let found = diagnose(&p, |tensors| {
                 let codes = tensors.get_mut(&p.tensor("m.proj", "codes")).unwrap();
                 let split = |b: &[u8; 8]| -> [u8; 8] {
-                    let code = |i: usize| if i % 2 == 0 { b[i / 2] & 15 } else { b[i / 2] >> 4 };
+                    let code = |i: usize| if i.is_multiple_of(2) { b[i / 2] & 15 } else { b[i / 2] >> 4 };
                     std::array::from_fn(|j| code(j) | code(j + 8) << 4)
                 };
                 codes.bytes = codes.bytes.as_chunks().0.iter().flat_map(split).collect();
