@@ -1,4 +1,5 @@
 //! Layouts of codes and block scales, against the golden data of the upstream functions and by their properties.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod block_scale;
 mod block_scale_values;
