@@ -216,18 +216,17 @@ fn quantized_activation(x: &[f32], g: GlobalScale) -> Activation {
     row
 }
 
-/// The activation as a layer of this scheme multiplies it, row by row. All values must be finite.
+/// Row `r` of the activation as a layer of this scheme multiplies it. All values must be finite.
 pub fn activation_rows(
     x: MatrixRef<'_>,
     scheme: ActivationScheme,
     input_scale: Option<GlobalScale>,
-) -> Vec<Activation> {
-    if scheme == ActivationScheme::Unquantized {
-        let exact = |r| Activation::certain(row(x, r).into_iter().map(f64::from).collect());
-        return (0..x.rows()).map(exact).collect();
+) -> impl Fn(usize) -> Activation + '_ {
+    let scales = (scheme != ActivationScheme::Unquantized).then(|| row_scales(x, scheme, input_scale));
+    move |r| match &scales {
+        Some(scales) => quantized_activation(&row(x, r), scales[r]),
+        None => Activation::certain(row(x, r).into_iter().map(f64::from).collect()),
     }
-    let scales = row_scales(x, scheme, input_scale);
-    scales.into_iter().enumerate().map(|(r, g)| quantized_activation(&row(x, r), g)).collect()
 }
 
 /// `x` quantized as a producer would hand it over, its codes and scales padded with zeros to `padded_k` columns.
@@ -280,27 +279,25 @@ fn quant_key(scheme: ActivationScheme) -> QuantKey {
     }
 }
 
-/// What a quantized activation stands for, row by row.
-pub fn quantized_rows(x: &QuantizedActivation) -> Vec<Activation> {
+/// What row `r` of a quantized activation stands for.
+pub fn quantized_rows(x: &QuantizedActivation) -> impl Fn(usize) -> Activation + '_ {
     let cols = x.padded_k / BLOCK;
-    (0..x.rows)
-        .map(|r| {
-            let global = match &x.global_scale {
-                ActivationScale::PerTensor(g) => f64::from(g.decode().get()),
-                ActivationScale::PerToken(bytes) => {
-                    let four = bytes.chunks_exact(4).nth(r).and_then(|b| <[u8; 4]>::try_from(b).ok());
-                    f64::from(f32::from_ne_bytes(four.unwrap_or_else(|| panic!("no scale for row {r}"))))
-                }
-                other => panic!("no value for {other:?}"),
-            };
-            let value = |i: usize| {
-                let byte = x.data[(r * x.padded_k + i) / 2];
-                let code = byte >> (4 * (i % 2)) & 0xf;
-                e2m1(code) * e4m3(x.scale[scale_offset(x.scale_layout, r, i / BLOCK, cols)]) * global
-            };
-            Activation::certain((0..x.k).map(value).collect())
-        })
-        .collect()
+    move |r| {
+        let global = match &x.global_scale {
+            ActivationScale::PerTensor(g) => f64::from(g.decode().get()),
+            ActivationScale::PerToken(bytes) => {
+                let four = bytes.chunks_exact(4).nth(r).and_then(|b| <[u8; 4]>::try_from(b).ok());
+                f64::from(f32::from_ne_bytes(four.unwrap_or_else(|| panic!("no scale for row {r}"))))
+            }
+            other => panic!("no value for {other:?}"),
+        };
+        let value = |i: usize| {
+            let byte = x.data[(r * x.padded_k + i) / 2];
+            let code = byte >> (4 * (i % 2)) & 0xf;
+            e2m1(code) * e4m3(x.scale[scale_offset(x.scale_layout, r, i / BLOCK, cols)]) * global
+        };
+        Activation::certain((0..x.k).map(value).collect())
+    }
 }
 
 /// One element of the product.

@@ -166,12 +166,18 @@ impl Linear {
     /// scales. The backend stays. On an error the old tensors stay.
     pub fn reload(&mut self, layer: &NvFp4LinearLayer<'_>) -> Result<(), Error> {
         let config = *self.config();
-        let as_loaded = config.with_activation(self.scheme).with_batch_invariant(false);
         let found = layer.config(config.input_dtype, config.output_dtype);
-        if found != as_loaded {
-            return Err(Error::Layout { expected: format!("{as_loaded:?}"), found: format!("{found:?}") }
-                .in_tensor(layer.name.clone()));
-        }
+        let same = || {
+            check_size("output features of the reloaded layer", config.out_features, found.out_features)?;
+            check_size("input features of the reloaded layer", config.in_features, found.in_features)?;
+            if (found.activation, found.weight_scale_kind) != (self.scheme, config.weight_scale_kind) {
+                return Err(Error::Invalid(
+                    "a layer is reloaded with the activation scheme and the kind of weight scales that it was loaded with",
+                ));
+            }
+            Ok(())
+        };
+        same().map_err(|e: Error| e.in_tensor(layer.name.clone()))?;
         let kernel = self.kernel().clone();
         self.weights = Loaded::new(layer, &config, kernel.as_ref(), self.weights.checkpoint.is_some())?;
         Ok(())
@@ -248,7 +254,7 @@ impl Linear {
 
     /// Writes `out = x · Wᵀ + bias`. `x` is `[m, in_features]`, `out` is `[m, out_features]`, `m` may be 0.
     pub fn forward(&self, x: MatrixRef<'_>, out: MatrixMut<'_>) -> Result<(), Error> {
-        check_columns("columns of x (input features)", self.in_features(), x.cols())?;
+        check_size("columns of x (input features)", self.in_features(), x.cols())?;
         self.apply(x.rows(), x.dtype(), LinearInput::Matrix(x), out)
     }
 
@@ -290,7 +296,7 @@ impl Linear {
     /// Quantizes an activation once for several layers with the same input and input scale (q, k and v; gate and
     /// up). An error if the layer takes no quantized activations ([`input_quant_key`](Self::input_quant_key)).
     pub fn quantize(&self, x: MatrixRef<'_>) -> Result<QuantizedActivation, Error> {
-        check_columns("columns of x (input features)", self.in_features(), x.cols())?;
+        check_size("columns of x (input features)", self.in_features(), x.cols())?;
         crate::quantize_activation::quantize(x, self.input_quant_key(), self.weights.input_scale)
     }
 
@@ -306,7 +312,7 @@ impl Linear {
     pub fn forward_quantized(&self, x: &QuantizedActivation, out: MatrixMut<'_>) -> Result<(), Error> {
         as_quantized_activation(x, self.input_quant_key())?;
         x.check()?;
-        check_columns("k of the quantized activation (input features)", self.in_features(), x.k)?;
+        check_size("k of the quantized activation (input features)", self.in_features(), x.k)?;
         self.apply(x.rows, x.orig_dtype, LinearInput::Quantized(x), out)
     }
 
@@ -315,7 +321,7 @@ impl Linear {
         let Some((&last, leading)) = shape.split_last() else {
             return Err(Error::Invalid("x needs at least one dimension, [.., in_features]"));
         };
-        check_columns("last dimension of x (input features)", self.in_features(), last)?;
+        check_size("last dimension of x (input features)", self.in_features(), last)?;
         if leading.contains(&0) {
             return Ok(0);
         }
@@ -326,8 +332,8 @@ impl Linear {
     }
 
     fn apply(&self, m: usize, input: DType, x: LinearInput<'_, Host>, out: MatrixMut<'_>) -> Result<(), Error> {
-        check_columns("columns of out (output features)", self.out_features(), out.cols())?;
-        check_columns("rows of out", m, out.rows())?;
+        check_size("columns of out (output features)", self.out_features(), out.cols())?;
+        check_size("rows of out", m, out.rows())?;
         if m == 0 {
             return Ok(());
         }
@@ -370,7 +376,7 @@ impl Linear {
     }
 }
 
-fn check_columns(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+fn check_size(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
     if expected == found { Ok(()) } else { Err(Error::Size { what, expected, found }) }
 }
 

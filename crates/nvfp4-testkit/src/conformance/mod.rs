@@ -82,7 +82,7 @@ fn run(
 }
 
 /// What the input stands for once the layer has quantized it, row by row.
-fn activation_rows(example: &Example) -> Vec<Activation> {
+fn activation_rows(example: &Example) -> impl Fn(usize) -> Activation + '_ {
     oracle::activation_rows(example.x.view(), example.case.config.activation, example.layer.input_scale)
 }
 
@@ -108,7 +108,7 @@ fn relative_l2_bar(dtype: DType) -> f64 {
 fn compare(
     report: &mut Report,
     example: &Example,
-    x: &[Activation],
+    x: &dyn Fn(usize) -> Activation,
     out: &HostMatrix,
     (rows, cols): (&[usize], &[usize]),
     bar: Bar,
@@ -117,11 +117,12 @@ fn compare(
     let (k, dtype) = (case.config.in_features, case.config.output_dtype);
     let mut worst: Option<(f64, String)> = None;
     let (mut error, mut size, mut slack) = (0.0, 0.0, 0.0);
-    for &n in cols {
-        let w = oracle::weight_row(&example.layer.weights, n);
-        let bias = example.layer.bias.as_ref().map_or(0.0, |b| f64::from(b[n]));
-        for &r in rows {
-            let element = oracle::element(&x[r], &w, bias);
+    let weights: Vec<_> = cols.iter().map(|&n| oracle::weight_row(&example.layer.weights, n)).collect();
+    for &r in rows {
+        let x = x(r);
+        for (&n, w) in cols.iter().zip(&weights) {
+            let bias = example.layer.bias.as_ref().map_or(0.0, |b| f64::from(b[n]));
+            let element = oracle::element(&x, w, bias);
             let expected = oracle::round(element.value, dtype);
             let found = f64::from(out.get(r, n));
             let (difference, allowed) = match bar {

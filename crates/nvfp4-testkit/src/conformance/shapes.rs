@@ -57,11 +57,11 @@ pub fn run(implementation: &dyn Implementation, seed: u64) -> Report {
             };
             let Some(out) = apply(report, case, loaded, input, (n + rng.below(2), NAN_FILL)) else { return };
             let rows = sample(&mut rng, m);
-            let x = match &quantized {
-                Some(x) => oracle::quantized_rows(x),
-                None => super::activation_rows(example),
-            };
-            compare(report, example, &x, &out, (&rows, &sample(&mut rng, n)), Bar::Bounded);
+            let places = (&rows[..], &sample(&mut rng, n)[..]);
+            match &quantized {
+                Some(x) => compare(report, example, &oracle::quantized_rows(x), &out, places, Bar::Bounded),
+                None => compare(report, example, &super::activation_rows(example), &out, places, Bar::Bounded),
+            }
         });
     }
     report
