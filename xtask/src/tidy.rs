@@ -151,31 +151,3 @@ fn the_facade_pulls_in_few_crates() {
         crates.len()
     );
 }
-
-#[test]
-fn every_golden_file_is_named_in_the_manifest_and_read_by_a_test() {
-    let golden = workspace::path("crates/nvfp4-testkit/golden");
-    let manifest = fs::read_to_string(golden.join("MANIFEST.md")).unwrap();
-    let sources: String = texts()
-        .into_iter()
-        .filter(|(name, _)| name.extension().is_some_and(|e| e == "rs") && !name.ends_with("xtask/src/tidy.rs"))
-        .map(|(_, text)| text)
-        .collect();
-    let mut names = 0;
-    let mut unread = Vec::new();
-    for entry in fs::read_dir(&golden).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name == "MANIFEST.md" {
-            continue;
-        }
-        names += 1;
-        // compressed_tensors_0_20 is listed beside compressed_tensors_0_17 as `_0_20`.
-        let listed = manifest.contains(&name) || manifest.contains(&name.replace("compressed_tensors", ""));
-        assert!(listed, "{name} is not in MANIFEST.md");
-        if !sources.contains(&name) {
-            unread.push(name);
-        }
-    }
-    assert!(names > 20, "{names}");
-    assert!(unread.is_empty(), "no test names these golden files: {unread:?}");
-}
