@@ -50,10 +50,10 @@ fn naive(x: &[f32], w: &NvFp4Weights<'_>, out: &mut [f32]) {
     for (x, out) in x.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
         for (row, out) in out.iter_mut().enumerate() {
             let mut sum = 0.0;
-            for j in 0..k {
+            for (j, x) in x.iter().enumerate() {
                 let code = w.packed()[(row * k + j) / 2] >> (4 * (j % 2));
                 let scale = w.scales().bytes()[row * (k / 16) + j / 16];
-                sum += x[j] * e2m1::decode(code) * e4m3::decode(scale);
+                sum += x * e2m1::decode(code) * e4m3::decode(scale);
             }
             *out = sum * (1.0 / 2688.0);
         }

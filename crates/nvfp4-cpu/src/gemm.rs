@@ -9,7 +9,7 @@ use crate::{
     activation::{Groups, QuantizedBlock},
     columns::ColumnsMut,
     element::Element,
-    isa::{F32Block, F32Panel, Isa, Lanes, MAX_WIDTH, PANEL_BLOCKS},
+    isa::{F32Block, F32Panel, Isa, Lanes, MAX_WIDTH, PANEL_BLOCKS, Work},
     threads::{self, Divisible},
     weights::{CpuWeights, ROWS},
 };
@@ -198,32 +198,44 @@ fn int_tile<I: Isa>(
 
 /// Global scales, bias and the one rounding to the type of the output.
 fn finish<I: Isa, T: Element>(isa: I, pass: Pass<'_>, sums: &[Lanes], tile: &mut Columns<'_, T>) {
-    let (rows, first) = (pass.row_scales.len(), tile.first * ROWS);
+    let first = tile.first * ROWS;
     let mut scales = [0.0; TILE * ROWS];
     pass.weights.global_scales(first, &mut scales);
     let mut bias = [0.0; TILE * ROWS];
     if let Some(all) = pass.bias {
         bias.iter_mut().zip(all.get(first..).unwrap_or_default()).for_each(|(b, v)| *b = *v);
     }
-    isa.vectorize(|| {
-        for (r, row_scale) in pass.row_scales.iter().enumerate() {
+    let bias = pass.bias.is_some().then_some(&bias);
+    isa.vectorize(Finish { sums, row_scales: pass.row_scales, scales: &scales, bias, out: &mut tile.out });
+}
+
+struct Finish<'a, 'o, T> {
+    sums: &'a [Lanes],
+    row_scales: &'a [f32],
+    scales: &'a [f32; TILE * ROWS],
+    bias: Option<&'a [f32; TILE * ROWS]>,
+    out: &'a mut ColumnsMut<'o, T>,
+}
+
+impl<T: Element> Work for Finish<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let rows = self.row_scales.len();
+        for (r, row_scale) in self.row_scales.iter().enumerate() {
             let mut values = [0.0; TILE * ROWS];
-            for ((values, sums), scales) in values
-                .as_chunks_mut::<ROWS>()
-                .0
-                .iter_mut()
-                .zip(sums[r..].iter().step_by(rows))
-                .zip(scales.as_chunks::<ROWS>().0)
-            {
+            let groups = values.as_chunks_mut::<ROWS>().0.iter_mut().zip(self.scales.as_chunks::<ROWS>().0);
+            for ((values, scales), sums) in groups.zip(self.sums[r..].iter().step_by(rows)) {
                 for ((v, sum), scale) in values.iter_mut().zip(sums).zip(scales) {
                     *v = sum * row_scale * scale;
                 }
             }
-            if pass.bias.is_some() {
-                values.iter_mut().zip(&bias).for_each(|(v, b)| *v += b);
+            if let Some(bias) = self.bias {
+                values.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
             }
-            let out = tile.out.row(r);
+            let out = self.out.row(r);
             T::narrow(&values[..out.len()], out);
         }
-    });
+    }
 }

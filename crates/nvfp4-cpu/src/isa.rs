@@ -44,6 +44,15 @@ impl F32Panel {
     }
 }
 
+/// Work in plain Rust that is worth compiling for each instruction set. Implementations put `#[inline(always)]` on
+/// [`run`](Self::run) and on what it calls: what is not inlined is compiled for every machine.
+pub(crate) trait Work {
+    /// What it gives.
+    type Output;
+    /// Does it.
+    fn run(self) -> Self::Output;
+}
+
 /// Kernels for one instruction set. `acc` holds one [`Lanes`] for each column (row of `x`), `x` and weights as many
 /// blocks as each other. Every kernel adds to `acc` block by block, in order, as the crate's documentation says;
 /// within a block the products of `t` are added in order of `j`.
@@ -55,8 +64,8 @@ pub(crate) trait Isa: Copy + Send + Sync + 'static {
     /// Up to this many columns, f32 products read codes directly instead of through a panel.
     const STREAM_WIDTH: usize;
 
-    /// Runs `f` compiled for this instruction set, as far as the compiler inlines it.
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+    /// Runs `work` compiled for this instruction set.
+    fn vectorize<W: Work>(self, work: W) -> W::Output;
 
     /// Decodes at most [`PANEL_BLOCKS`] blocks.
     fn decode_f32(self, blocks: &[Block], panel: &mut F32Panel);

@@ -4,8 +4,8 @@
 //!   a weight, and multiplies from there with the best instructions the machine has. The dense weights are never
 //!   held. Threads come from rayon's current pool (feature `rayon`, on by default); without the feature the
 //!   calling thread does the work.
-//! * [`reference`] is the obvious implementation, slow and independent of the backend; tests compare with it.
-//! * [`facts`] describes this machine to backend selection.
+//! * [`mod@reference`] is the obvious implementation, slow and independent of the backend; tests compare with it.
+//! * [`facts()`] describes this machine to backend selection.
 //!
 //! # What is computed
 //!

@@ -6,7 +6,7 @@
 //! Loops are written out where `map` would be shorter: a closure that uses these instructions is not inlined into
 //! `array::map`, which knows nothing of them, and then each step would be a call.
 
-use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS};
+use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS, Work};
 use crate::{
     activation::QuantizedBlock,
     weights::{Block, ROWS},
@@ -272,42 +272,45 @@ fn decode_int(blocks: &[Block], panel: &mut IntPanel) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_int<const W: usize>(panel: &IntPanel, x: &[[QuantizedBlock; W]], acc: &mut [Lanes; W]) {
-    let mut sums = [[_mm256_setzero_ps(); 2]; W];
-    for (sum, acc) in sums.iter_mut().zip(&*acc) {
-        *sum = [load::<0>(acc), load::<1>(acc)];
-    }
     let ones = _mm256_set1_epi16(1);
     for ((values, scales), x) in panel.values.iter().zip(&panel.scales).zip(x) {
+        // The weights stay in registers for all columns.
+        let [a, b, c, d] = values;
+        let w = [load_halves(a), load_halves(b), load_halves(c), load_halves(d)];
         let scales = [load::<0>(scales), load::<1>(scales)];
-        for (sum, x) in sums.iter_mut().zip(x) {
+        for (acc, x) in acc.iter_mut().zip(x) {
             // Two 16-bit halves that take back what the bias adds. No partial sum leaves 16 bits: |start| <= 1152,
-            // and the products add at most 16 · 24 · 12 over all, half of that in each 16-bit sum.
+            // and the products add at most 8 · 24 · 12 to each.
             let start = _mm256_set1_epi32(x.start);
             let mut t = [start; 2];
-            for (halves, codes) in values.iter().zip(x.quads()) {
+            for (w, codes) in w.iter().zip(x.quads()) {
                 let codes = _mm256_set1_epi32(codes);
                 t = [
-                    _mm256_add_epi16(t[0], _mm256_maddubs_epi16(load_bytes(&halves[0]), codes)),
-                    _mm256_add_epi16(t[1], _mm256_maddubs_epi16(load_bytes(&halves[1]), codes)),
+                    _mm256_add_epi16(t[0], _mm256_maddubs_epi16(w[0], codes)),
+                    _mm256_add_epi16(t[1], _mm256_maddubs_epi16(w[1], codes)),
                 ];
             }
+            let dots = [
+                _mm256_cvtepi32_ps(_mm256_madd_epi16(t[0], ones)),
+                _mm256_cvtepi32_ps(_mm256_madd_epi16(t[1], ones)),
+            ];
+            // Exact: 12 bits times 8 bits.
             let scale = _mm256_set1_ps(x.scale);
-            for h in 0..2 {
-                // Exact: 12 bits times 8 bits.
-                let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(t[h], ones));
-                sum[h] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales[h], scale), sum[h]);
-            }
+            add_scaled(acc, dots, [_mm256_mul_ps(scales[0], scale), _mm256_mul_ps(scales[1], scale)]);
         }
-    }
-    for (acc, sum) in acc.iter_mut().zip(sums) {
-        store::<0>(acc, sum[0]);
-        store::<1>(acc, sum[1]);
     }
 }
 
+/// Both halves of the rows.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run<R>(f: impl FnOnce() -> R) -> R {
-    f()
+fn load_halves(halves: &[[u8; 32]; 2]) -> [__m256i; 2] {
+    [load_bytes(&halves[0]), load_bytes(&halves[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run<W: Work>(work: W) -> W::Output {
+    work.run()
 }
 
 impl Isa for Avx2 {
@@ -316,10 +319,9 @@ impl Isa for Avx2 {
     const WIDTH: usize = 6;
     const STREAM_WIDTH: usize = 2;
 
-    #[inline(always)]
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+    fn vectorize<W: Work>(self, work: W) -> W::Output {
         // SAFETY: `self` exists only where the processor has the instructions.
-        unsafe { run(f) }
+        unsafe { run(work) }
     }
 
     fn decode_f32(self, blocks: &[Block], panel: &mut F32Panel) {

@@ -3,7 +3,7 @@
 //! Products and sums are two steps here: a fused multiply-add is a slow library call on targets without the
 //! instruction.
 
-use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS};
+use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS, Work};
 use crate::{
     activation::QuantizedBlock,
     weights::{Block, ROWS, position},
@@ -71,9 +71,8 @@ impl Isa for Portable {
     const WIDTH: usize = 2;
     const STREAM_WIDTH: usize = 1;
 
-    #[inline(always)]
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
-        f()
+    fn vectorize<W: Work>(self, work: W) -> W::Output {
+        work.run()
     }
 
     fn decode_f32(self, blocks: &[Block], panel: &mut F32Panel) {
