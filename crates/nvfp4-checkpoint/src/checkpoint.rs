@@ -81,6 +81,37 @@ pub struct OpenOptions {
     pub rename: Vec<(String, String)>,
 }
 
+impl OpenOptions {
+    /// With this nibble first.
+    pub const fn with_nibble_order(mut self, order: NibbleOrder) -> Self {
+        self.nibble_order = order;
+        self
+    }
+    /// With block scales in this order.
+    pub const fn with_stored_scales(mut self, scales: StoredScales) -> Self {
+        self.stored_scales = scales;
+        self
+    }
+    /// With NaN block scales refused or repaired.
+    pub const fn with_nan_scales(mut self, policy: NanScales) -> Self {
+        self.nan_scales = policy;
+        self
+    }
+    /// With these modules fused.
+    pub fn with_fused_modules(mut self, fused: FusedModules) -> Self {
+        self.fused_modules = fused;
+        self
+    }
+    /// With these prefixes of module names, each with the prefix that the configuration uses.
+    pub fn with_rename<A: Into<String>, B: Into<String>>(
+        mut self,
+        rename: impl IntoIterator<Item = (A, B)>,
+    ) -> Self {
+        self.rename = rename.into_iter().map(|(from, to)| (from.into(), to.into())).collect();
+        self
+    }
+}
+
 /// Something that was put right or left out while loading.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]

@@ -1,0 +1,508 @@
+//! Loading failures that users of other engines have met: scales that are missing, zero, NaN, inverted or merged; schemes
+//! resolved wrongly; layouts that differ by producer.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod models;
+
+use models::{Tensor, Tensors};
+use nvfp4_checkpoint::{
+    Checkpoint, Dialect, Error, NanScales, OpenOptions, Scheme, StoredScales, Warning,
+    config::pattern::FusedModules,
+    shard::{Rank, column_parallel, row_parallel},
+};
+use nvfp4_core::{
+    ActivationScheme, LinearScales, NvFp4LinearLayer, dequantize, pack::NibbleOrder, swizzle_blockscale,
+};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use std::{collections::HashMap, path::Path};
+
+fn bytes(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Tensor {
+    Tensor { dtype, shape: shape.to_vec(), bytes }
+}
+
+fn scalar(value: f32) -> Tensor {
+    Tensor::new(Dtype::F32, &[], &[value])
+}
+
+/// A ModelOpt module whose codes are `code` and whose block scales are `scale`.
+fn modelopt(name: &str, n: usize, k: usize, code: u8, scale: u8, global: f32, input: Option<f32>) -> Tensors {
+    let mut tensors = Tensors::from([
+        (format!("{name}.weight"), bytes(Dtype::U8, &[n, k / 2], vec![code | code << 4; n * k / 2])),
+        (format!("{name}.weight_scale"), bytes(Dtype::F8_E4M3, &[n, k / 16], vec![scale; n * k / 16])),
+        (format!("{name}.weight_scale_2"), scalar(global)),
+    ]);
+    tensors.extend(input.map(|input| (format!("{name}.input_scale"), scalar(input))));
+    tensors
+}
+
+/// The same in compressed-tensors' form.
+fn packed(name: &str, n: usize, k: usize, code: u8, scale: u8, divisor: f32, input: Option<f32>) -> Tensors {
+    let one = |v: f32| Tensor::new(Dtype::F32, &[1], &[v]);
+    let mut tensors = Tensors::from([
+        (format!("{name}.weight_packed"), bytes(Dtype::U8, &[n, k / 2], vec![code | code << 4; n * k / 2])),
+        (format!("{name}.weight_scale"), bytes(Dtype::F8_E4M3, &[n, k / 16], vec![scale; n * k / 16])),
+        (format!("{name}.weight_global_scale"), one(divisor)),
+    ]);
+    tensors.extend(input.map(|input| (format!("{name}.input_global_scale"), one(input))));
+    tensors
+}
+
+fn modelopt_config(activations: Value, ignore: &[&str]) -> Value {
+    json!({"quantization_config": {
+        "quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ignore,
+        "config_groups": {"group_0": {"weights": {}, "input_activations": activations, "targets": ["Linear"]}},
+    }})
+}
+
+fn nvfp4_args(dynamic: Value) -> Value {
+    json!({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": true, "dynamic": dynamic})
+}
+
+fn ct_config(activations: Value, ignore: &[&str]) -> Value {
+    json!({"quantization_config": {
+        "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "ignore": ignore,
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": nvfp4_args(json!(false)), "input_activations": activations,
+        }},
+    }})
+}
+
+/// Writes a checkpoint, opens it, and gives both to `test`.
+fn with<R>(tensors: &Tensors, config: Option<Value>, test: impl FnOnce(&Path, Checkpoint) -> R) -> R {
+    with_options(tensors, config, OpenOptions::default(), test)
+}
+
+fn with_options<R>(
+    tensors: &Tensors,
+    config: Option<Value>,
+    options: OpenOptions,
+    test: impl FnOnce(&Path, Checkpoint) -> R,
+) -> R {
+    let folder = tempfile::tempdir().unwrap();
+    models::write(folder.path(), tensors);
+    if let Some(config) = config {
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    }
+    let checkpoint = Checkpoint::open_with(folder.path(), options).unwrap();
+    test(folder.path(), checkpoint)
+}
+
+fn error(tensors: &Tensors, config: Option<Value>, module: &str) -> String {
+    with(tensors, config, |_, c| c.linear(module).unwrap_err().to_string())
+}
+
+/// Sums of the dequantized rows in f32: the outputs for an input of ones.
+fn row_sums(layer: &NvFp4LinearLayer<'_>) -> Vec<f32> {
+    let k = layer.weights.in_features();
+    dequantize::dequantize(&layer.weights).unwrap().chunks_exact(k).map(|row| row.iter().sum()).collect()
+}
+
+const STATIC: fn() -> Value = || json!({"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16});
+
+#[test]
+fn scales_that_are_missing_zero_or_not_finite() {
+    let config = || Some(modelopt_config(STATIC(), &[]));
+    let good = modelopt("m.p", 2, 32, 2, 0x38, 0.5, Some(0.25));
+    with(&good, config(), |_, c| assert_eq!(c.linear("m.p").unwrap().input_scale.unwrap().decode().get(), 0.25));
+
+    // W4A4 static, input scale absent or unusable.
+    let absent = modelopt("m.p", 2, 32, 2, 0x38, 0.5, None);
+    let text = error(&absent, config(), "m.p");
+    assert!(text.contains("`m.p`") && text.contains("`m.p.input_scale` is missing"), "{text}");
+    for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let text = error(&modelopt("m.p", 2, 32, 2, 0x38, 0.5, Some(bad)), config(), "m.p");
+        assert!(text.contains("m.p.input_scale") && text.contains(&format!("found {bad}")), "{text}");
+        let text = error(&modelopt("m.p", 2, 32, 2, 0x38, bad, Some(0.25)), config(), "m.p");
+        assert!(text.contains("m.p.weight_scale_2") && text.contains(&format!("found {bad}")), "{text}");
+    }
+    let mut no_global = good.clone();
+    no_global.remove("m.p.weight_scale_2");
+    assert!(error(&no_global, config(), "m.p").contains("`m.p.weight_scale_2` is missing"));
+
+    // Declared dynamic: accepted, computed for each call.
+    let dynamic = || Some(modelopt_config(json!({"dynamic": true, "num_bits": 4}), &[]));
+    with(&absent, dynamic(), |_, c| {
+        let layer = c.linear("m.p").unwrap();
+        assert_eq!((layer.activation, layer.input_scale), (ActivationScheme::Nvfp4DynamicPerTensor, None));
+    });
+    // Says NVFP4, but every group has null input_activations: W4A16.
+    with(&absent, Some(modelopt_config(Value::Null, &[])), |_, c| {
+        assert_eq!(c.linear("m.p").unwrap().activation, ActivationScheme::Unquantized);
+        assert!(c.warnings().is_empty());
+    });
+    // W4A16 with an input scale: accepted, and said to be ignored.
+    with(&good, Some(modelopt_config(Value::Null, &[])), |_, c| {
+        assert_eq!(c.linear("m.p").unwrap().input_scale, None);
+        assert_eq!(c.warnings(), [Warning::IgnoredInputScale { tensor: "m.p.input_scale".into() }]);
+    });
+    // A divisor of 0: a dead tensor if there is no code, else an error.
+    let weight_only = || Some(ct_config(Value::Null, &[]));
+    with(&packed("m.p", 2, 32, 0, 0x38, 0.0, None), weight_only(), |_, c| {
+        assert_eq!(row_sums(&c.linear("m.p").unwrap()), [0.0, 0.0]);
+        assert_eq!(c.warnings(), [Warning::DeadTensor { tensor: "m.p.weight_global_scale".into() }]);
+    });
+    let text = error(&packed("m.p", 2, 32, 1, 0x38, 0.0, None), weight_only(), "m.p");
+    assert!(text.contains("m.p.weight_global_scale") && text.contains("found 0"), "{text}");
+}
+
+/// Whatever tensor is dropped, the error names it.
+#[test]
+fn a_dropped_tensor_is_named() {
+    for (all, config) in [
+        (modelopt("m.p", 4, 32, 3, 0x40, 0.5, Some(0.25)), modelopt_config(STATIC(), &[])),
+        (packed("m.p", 4, 32, 3, 0x40, 2.0, Some(4.0)), ct_config(nvfp4_args(json!("local")), &[])),
+    ] {
+        with(&all, Some(config.clone()), |_, c| {
+            let values = dequantize::dequantize(&c.linear("m.p").unwrap().weights).unwrap();
+            assert!(values.iter().all(|v| v.is_finite() && *v != 0.0));
+        });
+        for dropped in all.keys() {
+            let mut rest = all.clone();
+            rest.remove(dropped);
+            let text = error(&rest, Some(config.clone()), "m.p");
+            assert!(text.contains(&format!("`{dropped}`")) && text.contains("missing"), "{dropped}: {text}");
+        }
+    }
+}
+
+/// q, k and v with divisors 4096, 2048 and 1024: each row keeps its own.
+#[test]
+fn parts_of_a_fused_layer_keep_their_global_scales() {
+    let mut tensors = Tensors::new();
+    for (part, divisor) in [("q_proj", 4096.0), ("k_proj", 2048.0), ("v_proj", 1024.0)] {
+        tensors.extend(packed(&format!("a.{part}"), 1, 16, 2, 0x38, divisor, None));
+    }
+    with(&tensors, Some(ct_config(Value::Null, &[])), |_, c| {
+        let layer = c.linear("a.qkv_proj").unwrap();
+        assert_eq!(layer.name, "a.qkv_proj");
+        assert_eq!(row_sums(&layer), [0.00390625, 0.0078125, 0.015625]);
+    });
+    // Real numbers, and the fingerprints of the known mistakes, which must not appear.
+    let divisors = [12343.1035, 5334.3257, 8001.4883];
+    let mut tensors = Tensors::new();
+    for (part, divisor) in ["q_proj", "k_proj", "v_proj"].into_iter().zip(divisors) {
+        tensors.extend(packed(&format!("a.{part}"), 1, 16, 2, 0x38, divisor, None));
+    }
+    with(&tensors, Some(ct_config(Value::Null, &[])), |_, c| {
+        let sums = row_sums(&c.linear("a.qkv_proj").unwrap());
+        for (sum, expected) in sums.iter().zip([1.29627e-3, 2.99944e-3, 1.99963e-3]) {
+            assert!((sum / expected - 1.0f32).abs() < 2e-6, "{sums:?}");
+        }
+    });
+    // A part that is missing is named.
+    tensors.retain(|name, _| !name.contains("k_proj"));
+    let text = error(&tensors, Some(ct_config(Value::Null, &[])), "a.qkv_proj");
+    assert!(text.contains("a.k_proj") && text.contains("missing"), "{text}");
+}
+
+/// The input scale of a fused layer is the largest: it clips no part.
+#[test]
+fn a_fused_layer_takes_the_largest_input_scale() {
+    let mut tensors = modelopt("m.gate_proj", 2, 16, 2, 0x38, 0.5, Some(0.25));
+    tensors.extend(modelopt("m.up_proj", 3, 16, 2, 0x38, 0.5, Some(0.75)));
+    with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+        let layer = c.linear("m.gate_up_proj").unwrap();
+        assert_eq!(layer.input_scale.unwrap().decode().get(), 0.75);
+        assert_eq!((layer.weights.out_features(), layer.weights.global().parts().len()), (5, 1));
+    });
+}
+
+/// One scalar for a tensor that is stored fused covers all of its parts; a vector gives one to each.
+#[test]
+fn scalar_scales_of_fused_tensors() {
+    let rows = [4, 2, 2];
+    for shape in [&[][..], &[1]] {
+        let mut tensors = modelopt("a.qkv_proj", 8, 16, 2, 0x38, 0.5, None);
+        tensors.insert("a.qkv_proj.weight_scale_2".into(), Tensor::new(Dtype::F32, shape, &[0.5]));
+        with(&tensors, None, |_, c| {
+            assert_eq!(row_sums(&c.linear("a.qkv_proj").unwrap()), [8.0; 8]);
+            let layer = c.linear_with_parts("a.qkv_proj", &rows).unwrap();
+            assert_eq!(row_sums(&layer), [8.0; 8]);
+            // Block scales go with the rows.
+            let part = layer.weights.slice_rows(4..6).unwrap();
+            assert_eq!((part.out_features(), part.scales().rows()), (2, 2));
+        });
+    }
+    let mut tensors = modelopt("a.qkv_proj", 8, 16, 2, 0x38, 0.5, None);
+    tensors.insert("a.qkv_proj.weight_scale_2".into(), Tensor::new(Dtype::F32, &[3], &[0.5, 0.25, 0.125]));
+    with(&tensors, None, |_, c| {
+        let layer = c.linear_with_parts("a.qkv_proj", &rows).unwrap();
+        assert_eq!(row_sums(&layer), [8.0, 8.0, 8.0, 8.0, 4.0, 4.0, 2.0, 2.0]);
+        let text = c.linear("a.qkv_proj").unwrap_err().to_string();
+        assert!(text.contains("a.qkv_proj.weight_scale_2") && text.contains("found 3"), "{text}");
+        let text = c.linear_with_parts("a.qkv_proj", &[4, 2, 1]).unwrap_err().to_string();
+        assert!(text.contains("7 rows in all, the weight has 8"), "{text}");
+    });
+}
+
+/// A divisor is divided by: the same weight in both ecosystems' conventions gives the same values.
+#[test]
+fn conventions_are_not_mixed_up() {
+    let ct = packed("m.p", 1, 16, 2, 0x38, 3584.0, None);
+    let mo = modelopt("m.p", 1, 16, 2, 0x38, 1.0 / 3584.0, None);
+    let ct = with(&ct, Some(ct_config(Value::Null, &[])), |_, c| row_sums(&c.linear("m.p").unwrap())[0]);
+    let mo = with(&mo, Some(modelopt_config(Value::Null, &[])), |_, c| row_sums(&c.linear("m.p").unwrap())[0]);
+    assert!((ct - 0.004464286).abs() < 1e-8 && (ct - mo).abs() <= f32::EPSILON * ct, "{ct} {mo}");
+}
+
+/// NaN block scales: an error with place and count, or repaired if asked.
+#[test]
+fn nan_and_negative_block_scales() {
+    let spoil = |byte: u8, code: u8| {
+        let mut tensors = modelopt("m.p", 4, 64, 2, 0x38, 1.0, None);
+        tensors.get_mut("m.p.weight_scale").unwrap().bytes[3 * 4 + 2] = byte;
+        tensors.get_mut("m.p.weight").unwrap().bytes[3 * 32 + 16..][..8].fill(code | code << 4);
+        tensors
+    };
+    let text = error(&spoil(0x7f, 0), None, "m.p");
+    assert!(
+        text.contains("m.p.weight_scale") && text.contains("row 3, column 2") && text.contains("1 such"),
+        "{text}"
+    );
+    let repair = || OpenOptions::default().with_nan_scales(NanScales::Repair);
+    with_options(&spoil(0x7f, 0), None, repair(), |_, c| {
+        assert_eq!(row_sums(&c.linear("m.p").unwrap()), [64.0, 64.0, 64.0, 48.0]);
+        assert!(c.warnings().is_empty());
+    });
+    with_options(&spoil(0x7f, 1), None, repair(), |_, c| {
+        assert_eq!(row_sums(&c.linear("m.p").unwrap())[3], 48.0 + 16.0 * 0.5 * 448.0);
+        let expected = Warning::ClampedBlocks { tensor: "m.p.weight_scale".into(), blocks: 1, first: Some((3, 2)) };
+        assert_eq!(c.warnings(), [expected]);
+    });
+    for byte in [0xff, 0xb8] {
+        assert!(error(&spoil(byte, 0), None, "m.p").contains(&format!("{byte:#04x}")));
+        let refused =
+            with_options(&spoil(byte, 0), None, repair(), |_, c| c.linear("m.p").unwrap_err().to_string());
+        assert!(refused.contains("row 3, column 2"), "{refused}");
+    }
+}
+
+/// Nibble order and tiled scales are told by the caller.
+#[test]
+fn layouts_that_files_do_not_tell() {
+    let (n, k) = (128, 64);
+    let scales: Vec<u8> = (0..n * k / 16).map(|i| (i % 0x7e) as u8 + 1).collect();
+    let mut tensors = modelopt("m.p", n, k, 0, 0, 1.0, None);
+    let codes: Vec<u8> = (0..n * k / 2).map(|i| (i * 37 % 251) as u8).collect();
+    tensors.get_mut("m.p.weight").unwrap().bytes = codes.clone();
+    tensors.get_mut("m.p.weight_scale").unwrap().bytes = scales.clone();
+    let expected = with(&tensors, None, |_, c| dequantize::dequantize(&c.linear("m.p").unwrap().weights).unwrap());
+
+    tensors.get_mut("m.p.weight").unwrap().bytes = codes.iter().map(|b| b.rotate_left(4)).collect();
+    let tiled = swizzle_blockscale(&LinearScales::new(n, k / 16, scales).unwrap()).unwrap();
+    tensors.get_mut("m.p.weight_scale").unwrap().bytes = tiled.bytes().to_vec();
+    let read = |options| {
+        with_options(&tensors, None, options, |_, c| {
+            dequantize::dequantize(&c.linear("m.p").unwrap().weights).unwrap()
+        })
+    };
+    let both = OpenOptions::default()
+        .with_nibble_order(NibbleOrder::HighFirst)
+        .with_stored_scales(StoredScales::Swizzled128x4);
+    assert_eq!(read(both), expected);
+    assert_ne!(read(OpenOptions::default()), expected);
+}
+
+#[test]
+fn schemes_of_modules() {
+    let dense = |name: &str| (format!("{name}.weight"), Tensor::new(Dtype::BF16, &[2, 32], &[1.0; 64]));
+    let nvfp4 = |name: &str| packed(name, 2, 32, 2, 0x38, 2.0, None);
+    let config = |ignore: &[&str]| Some(ct_config(Value::Null, ignore));
+    let scheme = |tensors: &Tensors, config: Option<Value>, name: &str| {
+        with(tensors, config, |_, c| c.module(name).unwrap().scheme.clone())
+    };
+
+    // Ignored and stored dense.
+    let tensors = Tensors::from([dense("a.q_proj"), dense("a.k_proj"), dense("a.v_proj")]);
+    let ignore = ["a.q_proj", "a.k_proj", "a.v_proj"];
+    assert!(matches!(scheme(&tensors, config(&ignore), "a.q_proj"), Scheme::Dense(_)));
+    assert!(error(&tensors, config(&ignore), "a.qkv_proj").contains("dense"), "fused");
+    // Only q is: mixed parts.
+    let mut mixed = Tensors::from([dense("a.q_proj")]);
+    mixed.extend(nvfp4("a.k_proj").into_iter().chain(nvfp4("a.v_proj")));
+    let text = error(&mixed, config(&["a.q_proj"]), "a.qkv_proj");
+    assert!(text.contains("a.q_proj is dense bf16") && text.contains("a.k_proj is NVFP4"), "{text}");
+    // The fused name itself is ignored, while it is packed.
+    let text = error(&nvfp4("a.qkv_proj"), config(&["a.qkv_proj"]), "a.qkv_proj");
+    assert!(text.contains("ignore list") && text.contains("packed NVFP4"), "{text}");
+    // lm_head is ignored, but packed: never silent.
+    let text = error(&nvfp4("lm_head"), config(&["lm_head"]), "lm_head");
+    assert!(text.contains("`lm_head`") && text.contains("ignore list"), "{text}");
+    // The configuration knows the module under another prefix.
+    let renamed = OpenOptions::default()
+        .with_rename([("model.language_model.", "language_model.model.")])
+        .with_fused_modules(FusedModules::default());
+    let module = "model.language_model.layers.3.down_proj";
+    let by_name = json!({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"g": {
+        "targets": ["re:language_model[.]model.*down_proj"], "weights": nvfp4_args(json!(false)), "input_activations": null,
+    }}}});
+    with_options(&nvfp4(module), Some(by_name.clone()), renamed, |_, c| assert!(c.linear(module).is_ok()));
+    assert!(error(&nvfp4(module), Some(by_name), module).contains("no group covers it"));
+    // Two groups claim the module: its tensors decide.
+    let fp8 = json!({"num_bits": 8, "type": "float", "strategy": "channel"});
+    let two = json!({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+        "a": {"targets": ["re:.*57.*"], "weights": fp8, "input_activations": null},
+        "b": {"targets": ["re:.*mlp.*"], "weights": nvfp4_args(json!(false)), "input_activations": null},
+    }}});
+    let name = "layers.57.mlp.up";
+    assert_eq!(scheme(&nvfp4(name), Some(two.clone()), name), Scheme::NvFp4(ActivationScheme::Unquantized));
+    let f8 = Tensors::from([(format!("{name}.weight"), bytes(Dtype::F8_E4M3, &[2, 32], vec![0x38; 64]))]);
+    assert_eq!(scheme(&f8, Some(two.clone()), name), Scheme::Other("FP8".into()));
+    let text = error(&nvfp4("layers.57.x"), Some(two), "layers.57.x");
+    assert!(text.contains("8-bit float channel") && text.contains("packed NVFP4"), "{text}");
+    // A packed module asked for as a dense one.
+    with(&nvfp4("m.p"), config(&[]), |_, c| {
+        let text = c.dense_weight("m.p").unwrap_err().to_string();
+        assert!(text.contains("packed FP4"), "{text}");
+    });
+    with(&tensors, config(&ignore), |_, c| assert_eq!(c.dense_weight("a.q_proj").unwrap().shape, [2, 32]));
+    // Every module has a line to print.
+    with(&mixed, config(&["a.q_proj"]), |_, c| {
+        let table: Vec<_> = c.modules().map(|m| format!("{} {}", m.name, m.scheme)).collect();
+        assert_eq!(table, ["a.k_proj NVFP4 W4A16", "a.q_proj dense bf16", "a.v_proj NVFP4 W4A16"]);
+    });
+}
+
+#[test]
+fn configurations_that_cannot_be_used() {
+    let tensors = modelopt("m.p", 2, 32, 2, 0x38, 0.5, Some(0.25));
+    let opened = |config: Value| {
+        let folder = tempfile::tempdir().unwrap();
+        models::write(folder.path(), &tensors);
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        match Checkpoint::open(folder.path()) {
+            Ok(c) => c.linear("m.p").map(|_| ()).unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    for (config, texts) in [
+        (
+            json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}}),
+            ["NVFP4_AWQ", "W4A16_NVFP4"],
+        ),
+        (json!({"quantization_config": {"quant_method": "fp_quant"}}), ["FP-Quant", "m.p"]),
+        (json!({"quantization_config": {"quant_method": "gptq"}}), ["`gptq`", "compressed-tensors"]),
+        (json!({"quantization_config": {"bits": 4}}), ["quant_method", "bits"]),
+        (
+            json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}}),
+            ["32", "16"],
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {}}}),
+            ["compressed-tensors", "ModelOpt"],
+        ),
+        (json!({"quantization_config": {"quant_method": "compressed-tensors"}}), ["config_groups", "nothing"]),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {}, "ignore": ["re:("]}}),
+            ["`(`", "ignore"],
+        ),
+    ] {
+        let text = opened(config.clone());
+        assert!(texts.iter().all(|t| text.contains(t)), "{config}: {text}");
+    }
+    // The older file is read if config.json says nothing.
+    let folder = tempfile::tempdir().unwrap();
+    models::write(folder.path(), &tensors);
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let legacy = json!({"producer": {"name": "modelopt"}, "quantization": {
+        "quant_algo": "NVFP4", "kv_cache_quant_algo": null, "group_size": 16, "exclude_modules": ["lm_head"]}});
+    std::fs::write(folder.path().join("hf_quant_config.json"), legacy.to_string()).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.dialect(), Dialect::ModelOpt);
+    assert_eq!(checkpoint.linear("m.p").unwrap().activation, ActivationScheme::Nvfp4Static);
+    // AWQ's pre-scales are refused, not dropped.
+    let mut awq = tensors.clone();
+    awq.insert("m.p.pre_quant_scale".into(), Tensor::new(Dtype::F32, &[32], &[1.0; 32]));
+    assert!(error(&awq, None, "m.p").contains("pre_quant_scale"));
+}
+
+/// Shards of parts join to shards of the whole, and all shards together are the whole.
+#[test]
+fn shards_are_the_layer_again() {
+    let mut tensors = Tensors::new();
+    for (i, part) in ["q_proj", "k_proj", "v_proj"].into_iter().enumerate() {
+        let n = [8, 4, 4][i];
+        let mut module = modelopt(&format!("a.{part}"), n, 64, 0, 0x38, 0.5 / (i + 1) as f32, Some(0.5));
+        module.get_mut(&format!("a.{part}.weight")).unwrap().bytes =
+            (0..n * 32).map(|j| (j * 31 + i) as u8).collect();
+        module.insert(
+            format!("a.{part}.bias"),
+            Tensor::new(Dtype::F32, &[n], &(0..n).map(|b| b as f32).collect::<Vec<_>>()),
+        );
+        tensors.extend(module);
+    }
+    with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+        let parts: Vec<_> = ["q_proj", "k_proj", "v_proj"].map(|p| c.linear(&format!("a.{p}")).unwrap()).into();
+        for world in [1, 2, 4] {
+            let shards: Vec<_> =
+                (0..world).map(|rank| column_parallel(&parts, Rank { rank, world }).unwrap()).collect();
+            // Take the parts of each shard apart again.
+            let mut first = 0;
+            for part in &parts {
+                let rows = part.weights.out_features() / world;
+                let whole = dequantize::dequantize(&part.weights).unwrap();
+                let joined: Vec<f32> = shards
+                    .iter()
+                    .flat_map(|s| {
+                        dequantize::dequantize(&s.weights.slice_rows(first..first + rows).unwrap()).unwrap()
+                    })
+                    .collect();
+                assert_eq!(joined, whole, "{} of {world}", part.name);
+                let bias: Vec<f32> =
+                    shards.iter().flat_map(|s| s.bias.as_ref().unwrap()[first..first + rows].to_vec()).collect();
+                assert_eq!(&bias, part.bias.as_ref().unwrap());
+                first += rows;
+            }
+            let columns: Vec<_> =
+                (0..world).map(|rank| row_parallel(&parts[0], Rank { rank, world }).unwrap()).collect();
+            let whole = dequantize::dequantize(&parts[0].weights).unwrap();
+            for (rank, shard) in columns.iter().enumerate() {
+                let (values, width) = (dequantize::dequantize(&shard.weights).unwrap(), 64 / world);
+                for row in 0..8 {
+                    assert_eq!(values[row * width..(row + 1) * width], whole[row * 64 + rank * width..][..width]);
+                }
+                assert_eq!(shard.bias.is_some(), rank == 0);
+            }
+        }
+        for (rank, text) in [
+            (Rank { rank: 0, world: 3 }, "64 input features"),
+            (Rank { rank: 0, world: 8 }, "multiple of 16"),
+            (Rank { rank: 2, world: 2 }, "rank 2 of 2"),
+        ] {
+            let error = row_parallel(&parts[0], rank).unwrap_err().to_string();
+            assert!(error.contains("a.q_proj") && error.contains(text), "{error}");
+        }
+        assert!(column_parallel(&parts, Rank { rank: 0, world: 8 }).unwrap_err().to_string().contains("a.k_proj"));
+    });
+}
+
+/// torchao and GGUF: their own places for scales and activations.
+#[test]
+fn other_containers() {
+    let metadata = |swizzled: bool, activations: Value| {
+        let description = json!({"_type": "NVFP4Tensor", "_data": {"block_size": 16, "is_swizzled_scales": swizzled, "act_quant_kwargs": activations}});
+        HashMap::from([("m.p.weight".to_string(), description.to_string())])
+    };
+    let tensors = Tensors::from([
+        ("m.p._weight_qdata".to_string(), bytes(Dtype::U8, &[2, 16], vec![0x22; 32])),
+        ("m.p._weight_scale".to_string(), bytes(Dtype::F8_E4M3, &[2, 2], vec![0x38; 4])),
+        ("m.p._weight_per_tensor_scale".to_string(), scalar(0.5)),
+    ]);
+    for (activations, expected) in
+        [(Value::Null, ActivationScheme::Unquantized), (json!({}), ActivationScheme::Nvfp4DynamicPerTensor)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        models::write_file(&path, &tensors, &metadata(false, activations));
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.dialect(), Dialect::TorchAo);
+        let layer = checkpoint.linear("m.p").unwrap();
+        assert_eq!((layer.activation, row_sums(&layer)), (expected, vec![16.0, 16.0]));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    models::write_file(&path, &tensors, &metadata(true, Value::Null));
+    let error = Checkpoint::open(&path).unwrap().linear("m.p").unwrap_err();
+    assert!(matches!(&error, Error::Values { tensor, .. } if tensor == "m.p._weight_scale"), "{error}");
+}
