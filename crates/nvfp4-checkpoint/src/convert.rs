@@ -4,7 +4,7 @@ use crate::{
     Checkpoint, ModelError, Module, OpenOptions, QuantizationConfig,
     emit::{CheckpointFormat, Configuration, KvCacheScheme, ModuleTensors, QuantizedModule, module_tensors},
     model_input::{self, copied_spec, copy_tensor},
-    nvfp4_modules::{Divided, divide, part_names, total_bytes},
+    nvfp4_modules::{divide, part_names, total_bytes},
     progress::{Counter, Progress},
     quantize::is_embedding,
     write::{CheckpointWriter, TensorSpec, WriteOptions, WriteSummary},
@@ -100,11 +100,19 @@ pub fn convert(
         .map(|&(module, activation)| Planned::new(module, activation, options))
         .collect::<Result<Vec<_>, _>>()?;
 
+    let read = |name: &str| match model_input::folder(source) {
+        Some(folder) => model_input::read_config(&folder.join(name)),
+        None => Ok(Map::new()),
+    };
+    let config = read("config.json")?;
+    let configuration =
+        configuration(&config, &read("hf_quant_config.json")?, &checkpoint, &modules, options.format)?;
+
     let copied = divided.others.iter().map(copied_spec);
     let specs: Vec<TensorSpec> = modules.iter().flat_map(|m| m.tensors.clone().specs()).chain(copied).collect();
     let writer = CheckpointWriter::create(target, &specs, &options.write)?;
     model_input::copy_companion_files(source, &writer)?;
-    write_configuration(source, &checkpoint, &divided, &modules, options.format, &writer)?;
+    configuration.write(config, &writer)?;
 
     let counter = Counter::new(progress, total_bytes(&checkpoint));
     let layers = modules
@@ -209,40 +217,32 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// Writes the configuration files.
-fn write_configuration(
-    source: &Path,
+/// What the configuration files will say.
+fn configuration(
+    config: &Map<String, Value>,
+    legacy: &Map<String, Value>,
     checkpoint: &Checkpoint,
-    divided: &Divided<'_>,
     modules: &[Planned<'_>],
     format: CheckpointFormat,
-    writer: &CheckpointWriter,
-) -> Result<(), ModelError> {
-    let read = |name: &str| match model_input::folder(source) {
-        Some(folder) => model_input::read_config(&folder.join(name)),
-        None => Ok(Map::new()),
+) -> Result<Configuration, ModelError> {
+    let quantized = |m: &Planned<'_>| QuantizedModule {
+        name: m.module.name.clone(),
+        quantized_activations: m.quantized_activations,
     };
-    let config = read("config.json")?;
-    let kv_cache = kv_cache_scheme(&config, &read("hf_quant_config.json")?)?;
     let configuration = Configuration {
         format,
-        modules: modules
-            .iter()
-            .map(|m| QuantizedModule {
-                name: m.module.name.clone(),
-                quantized_activations: m.quantized_activations,
-            })
-            .collect(),
-        dense: dense_modules(checkpoint, divided),
-        kv_cache,
+        modules: modules.iter().map(quantized).collect(),
+        dense: dense_modules(checkpoint, modules),
+        kv_cache: kv_cache_scheme(config, legacy)?,
     };
-    Ok(configuration.write(config, writer)?)
+    configuration.check()?;
+    Ok(configuration)
 }
 
 /// The linear modules that are not quantized: those that the checkpoint holds, and those that its configuration names
 /// and that have no tensors (an output head that is the embedding table).
-fn dense_modules(checkpoint: &Checkpoint, divided: &Divided<'_>) -> Vec<String> {
-    let quantized: BTreeSet<&str> = divided.modules.iter().map(|(module, _)| module.name.as_str()).collect();
+fn dense_modules(checkpoint: &Checkpoint, modules: &[Planned<'_>]) -> Vec<String> {
+    let quantized: BTreeSet<&str> = modules.iter().map(|m| m.module.name.as_str()).collect();
     let stored = checkpoint
         .modules()
         .map(|module| module.name.as_str())

@@ -258,6 +258,41 @@ fn patterns_decide_and_say_why() {
 }
 
 #[test]
+fn names_that_the_format_cannot_call_quantized() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("dense.safetensors");
+    let weight = |seed| Tensor::new(Dtype::BF16, &[16, 32], &normal(seed, 512));
+    let names = ["layers.1.fc", "layers.1.fc2", "layers.10.fc", "layers.1.gate", "model.vision_tower.fc1"];
+    let dense: Tensors = names.iter().zip(0..).map(|(n, i)| (format!("{n}.weight"), weight(i))).collect();
+    models::write_file(&source, &dense, &HashMap::new());
+    for format in FORMATS {
+        // An ignored name that is contained in quantized ones does not ignore them.
+        let mut options = QuantizeOptions::new(format);
+        options.selection.exclude = vec![pattern("layers.1.fc")];
+        let target = folder.path().join(format!("{format:?}"));
+        let report = run(&source, &target, &options).unwrap();
+        let quantized: Vec<_> = report.layers.iter().map(|l| l.name.as_str()).collect();
+        assert_eq!(quantized, ["layers.1.fc2", "layers.10.fc"]);
+        let verified = nvfp4_checkpoint::verify(&target, &Default::default(), &()).unwrap();
+        assert_eq!(verified.findings, [], "{format:?}");
+
+        // vLLM takes vision towers of ModelOpt checkpoints for dense, whatever the configuration says.
+        options.selection.include = vec![pattern("*.vision_tower.*")];
+        let result = run(&source, &folder.path().join("vision"), &options);
+        match format {
+            CheckpointFormat::ModelOpt => {
+                let error = result.unwrap_err();
+                assert!(
+                    matches!(&error, ModelError::Inexpressible { module, .. } if module == "model.vision_tower.fc1"),
+                    "{error}"
+                );
+            }
+            _ => assert!(result.unwrap().layers.iter().any(|l| l.name == "model.vision_tower.fc1")),
+        }
+    }
+}
+
+#[test]
 fn faults_name_the_place_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("dense.safetensors");

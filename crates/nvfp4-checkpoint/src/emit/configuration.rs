@@ -1,7 +1,11 @@
 //! config.json and hf_quant_config.json.
 
 use super::{CheckpointFormat, QuantizedModule, ignore_list::ignore_list};
-use crate::write::{CheckpointWriter, WriteError};
+use crate::{
+    ModelError,
+    config::{compressed_tensors, modelopt, pattern::FusedModules},
+    write::{CheckpointWriter, WriteError},
+};
 use serde_json::{Map, Value, json};
 
 /// The version of nvidia-modelopt whose format is written. Loaders decide by the producer's name, which must be
@@ -26,15 +30,44 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
+    /// An error if a reader of the format, going by the configuration, takes a quantized module for a dense one.
+    /// (vLLM's ModelOpt loader never takes vision towers for quantized, whatever the configuration says.)
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        let mut config = Map::new();
+        self.apply(&mut config);
+        let quantization = config.remove("quantization_config").unwrap_or_default();
+        let fused = FusedModules::default();
+        let reads_dense: Box<dyn Fn(&str) -> bool> = match self.format {
+            CheckpointFormat::ModelOpt => match modelopt::Config::parse(&quantization) {
+                Ok(config) => Box::new(move |name| config.is_excluded(name, &fused) != Ok(false)),
+                Err(_) => Box::new(|_| true),
+            },
+            CheckpointFormat::CompressedTensors => match compressed_tensors::Config::parse(&quantization) {
+                Ok(config) => Box::new(move |name| {
+                    config.is_ignored(name, &fused) != Ok(false)
+                        || config.groups_of(name, "Linear", &fused).next().is_none()
+                }),
+                Err(_) => Box::new(|_| true),
+            },
+        };
+        match self.modules.iter().find(|m| reads_dense(&m.name)) {
+            None => Ok(()),
+            Some(module) => Err(ModelError::Inexpressible {
+                module: module.name.clone(),
+                reason: "by the format's rules a module of this name is not quantized; leave it dense or write another format".into(),
+            }),
+        }
+    }
+
     /// Sets the quantization in `config` (the model's config.json, empty if it had none), and returns
     /// hf_quant_config.json if the format has one.
     pub(crate) fn apply(&self, config: &mut Map<String, Value>) -> Option<Value> {
         remove_quantization(config);
         let ignore = ignore_list(self.format, &self.dense, &self.modules);
         let (quantization, legacy) = match self.format {
-            CheckpointFormat::ModelOpt => modelopt(&self.modules, &ignore, self.kv_cache),
+            CheckpointFormat::ModelOpt => modelopt_config(&self.modules, &ignore, self.kv_cache),
             CheckpointFormat::CompressedTensors => {
-                (compressed_tensors(&self.modules, &ignore, self.kv_cache), None)
+                (compressed_tensors_config(&self.modules, &ignore, self.kv_cache), None)
             }
         };
         config.insert("quantization_config".into(), quantization);
@@ -77,7 +110,7 @@ fn by_scheme(modules: &[QuantizedModule]) -> [Vec<&str>; 2] {
     [names(true), names(false)]
 }
 
-fn modelopt(
+fn modelopt_config(
     modules: &[QuantizedModule],
     ignore: &[String],
     kv_cache: Option<KvCacheScheme>,
@@ -132,7 +165,11 @@ fn modelopt(
     (quantization, Some(json!({ "producer": producer, "quantization": legacy })))
 }
 
-fn compressed_tensors(modules: &[QuantizedModule], ignore: &[String], kv_cache: Option<KvCacheScheme>) -> Value {
+fn compressed_tensors_config(
+    modules: &[QuantizedModule],
+    ignore: &[String],
+    kv_cache: Option<KvCacheScheme>,
+) -> Value {
     let arguments = |dynamic: Value, observer: &str| {
         json!({
             "num_bits": 4,

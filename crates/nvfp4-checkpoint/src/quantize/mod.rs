@@ -128,6 +128,13 @@ pub fn quantize(
     let source = ModelInput::open_dense(source.as_ref())?;
     model_input::check_target(source.path(), target.as_ref())?;
     let plan = Plan::new(&source, options)?;
+    let configuration = Configuration {
+        format: options.format,
+        modules: plan.quantized_modules(options),
+        dense: plan.ignored(),
+        kv_cache: None,
+    };
+    configuration.check()?;
     let counter = Counter::new(progress, plan.bytes_to_read());
     let scales = plan.global_scales(options, &counter)?;
 
@@ -136,12 +143,6 @@ pub fn quantize(
     let specs: Vec<TensorSpec> = modules.iter().flat_map(|m| m.clone().specs()).chain(copied()).collect();
     let writer = CheckpointWriter::create(target.as_ref(), &specs, &options.write)?;
     model_input::copy_companion_files(source.path(), &writer)?;
-    let configuration = Configuration {
-        format: options.format,
-        modules: plan.quantized_modules(options),
-        dense: plan.ignored(),
-        kv_cache: None,
-    };
     configuration.write(source.config().clone(), &writer)?;
 
     let layers = (plan.modules.par_iter().zip(&modules).zip(&scales.modules))
