@@ -59,10 +59,9 @@ pub(crate) fn test() -> Result<()> {
             program.succeed([
                 "dequantize".as_ref(),
                 checkpoint.as_os_str(),
+                dequantized.as_os_str(),
                 "--dtype".as_ref(),
                 "f32".as_ref(),
-                "--output".as_ref(),
-                dequantized.as_os_str(),
             ])?;
             script(&[
                 "compare".as_ref(),

@@ -18,12 +18,11 @@ const LINEAR_LAYERS: usize = 37;
 
 /// Quantizes the whole model.
 pub(crate) fn quantize(program: &Program, minilm: &MiniLm, format: &str, scheme: &str, to: &Path) -> Result<()> {
-    let mut arguments: Vec<&OsStr> = vec!["quantize".as_ref(), minilm.model.as_os_str()];
+    let mut arguments: Vec<&OsStr> = vec!["quantize".as_ref(), minilm.model.as_os_str(), to.as_os_str()];
     arguments.extend(["--format", format, "--scheme", scheme].map(OsStr::new));
     if scheme == "w4a4" {
         arguments.extend([OsStr::new("--calibration"), minilm.calibration.as_os_str()]);
     }
-    arguments.extend([OsStr::new("--output"), to.as_os_str()]);
     program.succeed(arguments)?;
     Ok(())
 }
