@@ -31,7 +31,7 @@ pub(crate) type F32Block<const W: usize> = [[f32; W]; BLOCK_SIZE];
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct F32Panel {
-    /// e2m1 values, not scaled: `[block][j][row]`.
+    /// e2m1 values (or multiples of them), not scaled: `[block][j][row]`.
     pub(crate) values: [[Lanes; BLOCK_SIZE]; PANEL_BLOCKS],
     /// Block scales.
     pub(crate) scales: [Lanes; PANEL_BLOCKS],

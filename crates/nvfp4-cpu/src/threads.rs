@@ -36,7 +36,7 @@ pub(crate) fn for_each_piece<W: Divisible>(work: W, grain: usize, each: &(impl F
 }
 
 /// Units in a piece, so that each thread gets a few pieces (to even out their speeds) of at least `least` units.
-/// One piece if there is too little work to be worth waking a thread: about 20 µs of it.
+/// One piece if there is too little work to be worth waking a thread: some tens of µs of it.
 pub(crate) fn grain(units: usize, least: usize, multiply_adds: usize) -> usize {
     const WORTH_WAKING: usize = 1 << 18;
     let threads = count();

@@ -317,7 +317,7 @@ impl Isa for Avx2 {
     type IntPanel = IntPanel;
     // Six columns of two sums are 12 of the 16 registers; two hold weights and one an activation.
     const WIDTH: usize = 6;
-    const STREAM_WIDTH: usize = 2;
+    const STREAM_WIDTH: usize = 4;
 
     fn vectorize<W: Work>(self, work: W) -> W::Output {
         // SAFETY: `self` exists only where the processor has the instructions.

@@ -3,7 +3,7 @@
 //! Products and sums are two steps here: a fused multiply-add is a slow library call on targets without the
 //! instruction.
 
-use super::{F32Block, F32Panel, Isa, Lanes, PANEL_BLOCKS, Work};
+use super::{F32Block, F32Panel, Isa, Lanes, Work};
 use crate::{
     activation::QuantizedBlock,
     weights::{Block, ROWS, position},
@@ -13,13 +13,6 @@ use nvfp4_core::{BLOCK_SIZE, e2m1, e4m3};
 /// Any instruction set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
-
-/// Up to [`PANEL_BLOCKS`] blocks decoded to twice their e2m1 values: `[block][j][row]`.
-#[derive(Clone, Debug)]
-pub(crate) struct IntPanel {
-    values: [[[i16; ROWS]; BLOCK_SIZE]; PANEL_BLOCKS],
-    scales: [Lanes; PANEL_BLOCKS],
-}
 
 /// Twice the value of every e2m1 code.
 pub(crate) const DOUBLED: [i8; 16] = {
@@ -48,25 +41,38 @@ fn decode_scales(block: &Block) -> Lanes {
     block.scales.map(e4m3::decode)
 }
 
+/// The products of a block of weights with each column of `x`: `t` for every row.
 #[inline(always)]
-fn add_block<const W: usize>(values: &[Lanes; BLOCK_SIZE], scales: &Lanes, x: &F32Block<W>, acc: &mut [Lanes; W]) {
-    let mut t = [[0.0; ROWS]; W];
+fn dots<const W: usize>(values: &[Lanes; BLOCK_SIZE], x: &F32Block<W>) -> [Lanes; W] {
+    let mut dots = [[0.0; ROWS]; W];
     for (values, x) in values.iter().zip(x) {
-        for (t, x) in t.iter_mut().zip(x) {
-            for (t, w) in t.iter_mut().zip(values) {
+        for (dots, x) in dots.iter_mut().zip(x) {
+            for (t, w) in dots.iter_mut().zip(values) {
                 *t += w * x;
             }
         }
     }
-    for (acc, t) in acc.iter_mut().zip(&t) {
-        for ((acc, t), s) in acc.iter_mut().zip(t).zip(scales) {
-            *acc += t * s;
-        }
+    dots
+}
+
+/// `acc += t * scale`.
+#[inline(always)]
+fn add_scaled(acc: &mut Lanes, t: &Lanes, scale: impl Fn(usize) -> f32) {
+    for (r, (acc, t)) in acc.iter_mut().zip(t).enumerate() {
+        *acc += t * scale(r);
+    }
+}
+
+#[inline(always)]
+fn add_block<const W: usize>(values: &[Lanes; BLOCK_SIZE], scales: &Lanes, x: &F32Block<W>, acc: &mut [Lanes; W]) {
+    for (acc, t) in acc.iter_mut().zip(&dots(values, x)) {
+        add_scaled(acc, t, |r| scales[r]);
     }
 }
 
 impl Isa for Portable {
-    type IntPanel = IntPanel;
+    // Integers of at most 16 · 12 · 12 are exact in f32, which every target multiplies well.
+    type IntPanel = F32Panel;
     // Two columns of 16 sums are 8 vectors of 128 bits, half of the registers of the smallest targets.
     const WIDTH: usize = 2;
     const STREAM_WIDTH: usize = 1;
@@ -103,30 +109,28 @@ impl Isa for Portable {
         }
     }
 
-    fn int_panel(self) -> IntPanel {
-        IntPanel { values: [[[0; ROWS]; BLOCK_SIZE]; PANEL_BLOCKS], scales: [[0.0; ROWS]; PANEL_BLOCKS] }
+    fn int_panel(self) -> F32Panel {
+        F32Panel::new()
     }
 
-    fn decode_int(self, blocks: &[Block], panel: &mut IntPanel) {
+    fn decode_int(self, blocks: &[Block], panel: &mut F32Panel) {
         for ((block, values), scales) in blocks.iter().zip(&mut panel.values).zip(&mut panel.scales) {
             for_each_code(block, |j, r, code| values[j][r] = DOUBLED[code].into());
             *scales = decode_scales(block);
         }
     }
 
-    fn multiply_int<const W: usize>(self, panel: &IntPanel, x: &[[QuantizedBlock; W]], acc: &mut [Lanes; W]) {
+    fn multiply_int<const W: usize>(self, panel: &F32Panel, x: &[[QuantizedBlock; W]], acc: &mut [Lanes; W]) {
         for ((values, scales), x) in panel.values.iter().zip(&panel.scales).zip(x) {
-            for (acc, x) in acc.iter_mut().zip(x) {
-                // At most 16 products of at most 12 · 12.
-                let mut t = [0i16; ROWS];
-                for (values, code) in values.iter().zip(x.doubled) {
-                    for (t, w) in t.iter_mut().zip(values) {
-                        *t += w * i16::from(code);
-                    }
+            let mut codes = [[0.0; W]; BLOCK_SIZE];
+            for (j, codes) in codes.iter_mut().enumerate() {
+                for (code, x) in codes.iter_mut().zip(x) {
+                    *code = x.doubled[j].into();
                 }
-                for ((acc, t), s) in acc.iter_mut().zip(t).zip(scales) {
-                    *acc += f32::from(t) * (s * x.scale);
-                }
+            }
+            for ((acc, t), x) in acc.iter_mut().zip(&dots(values, &codes)).zip(x) {
+                // Both products are exact.
+                add_scaled(acc, t, |r| scales[r] * x.scale);
             }
         }
     }
