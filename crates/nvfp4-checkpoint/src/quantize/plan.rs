@@ -3,7 +3,7 @@
 use super::{
     DenseModule, QuantizeOptions,
     calibration::{InputAmax, larger},
-    selection::Verdict,
+    selection::{Verdict, is_embedding},
 };
 use crate::{
     ModelError, TensorView,
@@ -202,7 +202,7 @@ impl<'a> Plan<'a> {
 
     /// The names that an ignore list must hold: every linear module that stays dense.
     pub(super) fn ignored(&self) -> Vec<String> {
-        let dense = self.dense.iter().filter(|m| m.reason.is_linear()).map(|m| m.name.clone());
+        let dense = self.dense.iter().filter(|m| !is_embedding(&m.name)).map(|m| m.name.clone());
         dense.chain(self.other_ignored.iter().cloned()).collect()
     }
 }

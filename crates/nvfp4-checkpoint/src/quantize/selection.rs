@@ -69,7 +69,7 @@ pub enum DenseReason {
         /// The pattern.
         pattern: String,
     },
-    /// An embedding table: its rows are looked up, not multiplied.
+    /// An embedding table, whose rows are looked up, not multiplied; or a projection of one.
     Embedding,
     /// The output head (`lm_head`, `output_layer`, `output`, `embed_out`, `proj_out`): ModelOpt and llm-compressor
     /// leave it dense by default, because tokens are sensitive to it.
@@ -94,7 +94,7 @@ impl std::fmt::Display for DenseReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
-            Self::Embedding => f.write_str("embedding table"),
+            Self::Embedding => f.write_str("embedding"),
             Self::OutputHead => f.write_str("output head"),
             Self::Router => f.write_str("router or gate of a mixture of experts"),
             Self::OtherModality => f.write_str("vision or audio tower, or its projector"),
@@ -102,13 +102,6 @@ impl std::fmt::Display for DenseReason {
             Self::InFeatures { found } => write!(f, "in_features {found} is not a multiple of 16"),
             Self::Empty => f.write_str("empty tensor"),
         }
-    }
-}
-
-impl DenseReason {
-    /// Whether the module is a linear layer, which an ignore list must name. An embedding is not.
-    pub(crate) fn is_linear(&self) -> bool {
-        !matches!(self, Self::Embedding)
     }
 }
 
@@ -169,7 +162,8 @@ fn by_name(module: &str, out_features: usize, in_features: usize, model_type: Op
     let last = parts.last().copied().unwrap_or_default();
     let within = |names: &[&str]| parts.iter().any(|p| names.contains(p));
 
-    if is_embedding(module) {
+    // Projections of embeddings (ALBERT's `embedding_hidden_mapping_in`) are linear modules, and stay dense, too.
+    if is_embedding(module) || (last.contains("embed") && last != "embed_out") {
         return Some(DenseReason::Embedding);
     }
     if ["lm_head", "output_layer", "embed_out", "proj_out"].contains(&last)
@@ -208,12 +202,13 @@ fn by_name(module: &str, out_features: usize, in_features: usize, model_type: Op
     conv1d.then_some(DenseReason::TransposedConv1d)
 }
 
-/// Whether the name is that of an embedding table, whose rows are looked up, not multiplied.
+/// Whether the name is that of an embedding table, which is no linear module: its rows are looked up, not multiplied.
 pub(crate) fn is_embedding(module: &str) -> bool {
     let mut parts = module.rsplit('.');
     let last = parts.next().unwrap_or_default();
+    let ends = ["embed", "embedding", "embeddings", "embed_tokens", "embed_positions", "embed_in"];
     ["wte", "wpe", "shared", "relative_attention_bias"].contains(&last)
-        || (last.contains("embed") && last != "embed_out")
+        || ends.iter().any(|end| last.ends_with(end))
         || parts.next() == Some("embeddings")
 }
 
@@ -269,6 +264,7 @@ mod tests {
             ("transformer.wte", DenseReason::Embedding),
             ("shared", DenseReason::Embedding),
             ("tok_embeddings", DenseReason::Embedding),
+            ("encoder.embedding_hidden_mapping_in", DenseReason::Embedding),
             ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias", DenseReason::Embedding),
             ("model.layers.0.mlp.gate", DenseReason::Router),
             ("model.layers.0.mlp.shared_expert_gate", DenseReason::Router),
@@ -280,6 +276,17 @@ mod tests {
             ("model.multi_modal_projector.linear_1", DenseReason::OtherModality),
         ] {
             assert_eq!(decide(module), Verdict::Dense(reason), "{module}");
+        }
+    }
+
+    #[test]
+    fn tables_are_told_from_projections() {
+        for table in ["model.embed_tokens", "embeddings.word_embeddings", "gpt_neox.embed_in", "transformer.wte"] {
+            assert!(is_embedding(table), "{table}");
+        }
+        for linear in ["encoder.embedding_hidden_mapping_in", "embed_out", "lm_head", "model.layers.0.mlp.up_proj"]
+        {
+            assert!(!is_embedding(linear), "{linear}");
         }
     }
 
