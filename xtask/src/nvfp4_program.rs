@@ -2,6 +2,7 @@
 
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::{
     ffi::OsStr,
     path::PathBuf,
@@ -37,7 +38,7 @@ impl Program {
         ensure!(output.status.success(), "building nvfp4: {}", output.status);
         let path = String::from_utf8(output.stdout)?
             .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
             .next_back()
             .context("cargo named no executable")?;
@@ -58,10 +59,10 @@ impl Program {
         })
     }
 
-    /// Runs it; any exit code but 0 is an error that shows what it printed. Returns its standard output.
-    pub(crate) fn succeed<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Result<String> {
+    /// Runs it with `--json` among its arguments; any exit code but 0 is an error that shows what it printed.
+    pub(crate) fn report<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Result<Value> {
         let run = self.run(arguments)?;
         ensure!(run.code == 0, "exit code {}\n{}\n{}", run.code, run.stdout, run.stderr);
-        Ok(run.stdout)
+        serde_json::from_str(&run.stdout).with_context(|| format!("not JSON: {}", run.stdout))
     }
 }

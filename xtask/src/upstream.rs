@@ -6,7 +6,7 @@ use crate::{
     minilm,
     nvfp4_program::Program,
     python::{Environment, run},
-    whole_model::{FORMATS, SCHEMES, quantize},
+    whole_model::{FORMATS, SCHEMES, dequantize, quantize},
     workspace,
 };
 use anyhow::{Result, ensure};
@@ -54,15 +54,8 @@ pub(crate) fn test() -> Result<()> {
     for format in FORMATS {
         for scheme in SCHEMES {
             let checkpoint = folder.path().join(format!("{format}-{scheme}"));
-            let dequantized = folder.path().join(format!("{format}-{scheme}-f32"));
             quantize(&program, &minilm, format, scheme, &checkpoint)?;
-            program.succeed([
-                "dequantize".as_ref(),
-                checkpoint.as_os_str(),
-                dequantized.as_os_str(),
-                "--dtype".as_ref(),
-                "f32".as_ref(),
-            ])?;
+            let dequantized = dequantize(&program, &checkpoint, &checkpoint.with_extension("f32"))?;
             script(&[
                 "compare".as_ref(),
                 "--format".as_ref(),
@@ -72,7 +65,7 @@ pub(crate) fn test() -> Result<()> {
                 "--checkpoint".as_ref(),
                 checkpoint.as_os_str(),
                 "--dequantized".as_ref(),
-                dequantized.join("model.safetensors").as_os_str(),
+                dequantized.as_os_str(),
                 "--calibration".as_ref(),
                 minilm.calibration.as_os_str(),
             ])?;
