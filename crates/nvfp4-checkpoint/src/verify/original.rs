@@ -56,6 +56,8 @@ pub enum Diagnosis {
         /// Largest.
         largest: f64,
     },
+    /// Some rows are wrong, and not by a factor; the others are sound.
+    Rows,
     /// The block scales are stored in the 128x4 layout of the kernels.
     SwizzledScales,
     /// The even element of a pair is in the high nibble.
@@ -89,6 +91,7 @@ impl fmt::Display for Diagnosis {
                 "global scale of rows mismatched: rows are {smallest:.4} to {largest:.4} times the original's, as when \
                  parts of a fused matrix get one part's global scale"
             ),
+            Self::Rows => f.write_str("some rows are damaged or misplaced, the others are sound"),
             Self::SwizzledScales => f.write_str("block scales are in the 128x4 layout, not row by row"),
             Self::NibbleOrder => f.write_str("nibble order: the even element of a pair is in the high nibble"),
             Self::NibbleOrderAndSwizzledScales => f.write_str("nibble order, and block scales in the 128x4 layout"),
@@ -107,7 +110,7 @@ pub(super) struct Comparison {
     pub(super) diagnosis: Diagnosis,
     /// The rows with the largest errors, the worst first.
     pub(super) worst_rows: Vec<RowError>,
-    /// Rows above [`WRONG`], in order, if the module as a whole is sound, that the format does not explain.
+    /// Rows above [`WRONG`], in order, if the other rows are sound, that the format does not explain.
     pub(super) wrong_rows: Vec<RowError>,
     /// The same, explained by the format.
     pub(super) limited_rows: Vec<RowError>,
@@ -124,7 +127,8 @@ impl Comparison {
         let error = self.error.relative_error;
         let mut findings = Vec::new();
         match self.diagnosis {
-            Diagnosis::Sound => {}
+            // The rows are named below.
+            Diagnosis::Sound | Diagnosis::Rows => {}
             Diagnosis::FormatLimit => findings.push(Finding::warning(
                 Fault::FormatLimit,
                 format!("relative error {error:.4}: {}", self.diagnosis),
@@ -136,7 +140,7 @@ impl Comparison {
         }
         if !self.wrong_rows.is_empty() {
             let message = format!(
-                "the module is sound as a whole (relative error {error:.4}), but {} rows are not: damaged or misplaced",
+                "most of the module is sound (relative error of all {error:.4}), but {} rows are not: damaged or misplaced",
                 self.wrong_rows.len()
             );
             findings.push(Finding::error(Fault::WrongRows, message).at(places(&self.wrong_rows)));
@@ -186,7 +190,8 @@ pub(super) fn compare(
     } else {
         explain(original, weights, &rows)?
     };
-    let wrong = |row: &&RowMeasures| diagnosis == Diagnosis::Sound && row.all.relative_error > WRONG;
+    let by_row = matches!(diagnosis, Diagnosis::Sound | Diagnosis::Rows);
+    let wrong = |row: &&RowMeasures| by_row && row.all.relative_error > WRONG;
     let limited = |row: &&RowMeasures| row.holdable.relative_error <= WRONG;
     let wrong_rows = rows.iter().filter(wrong).filter(|r| !limited(r)).map(RowMeasures::error).collect();
     let limited_rows = rows.iter().filter(wrong).filter(limited).map(RowMeasures::error).collect();
@@ -274,7 +279,12 @@ fn explain(
     let nonzero: Vec<&RowMeasures> =
         rows.iter().filter(|r| r.all.norm_ratio > 0.0 && r.all.norm_ratio.is_finite()).collect();
     let aligned = nonzero.iter().filter(|r| scaled(&r.all).is_some()).count();
-    if aligned > 0 && aligned * 10 >= nonzero.len() * 9 {
+    let wrong = || nonzero.iter().filter(|r| r.all.relative_error > WRONG);
+    let mostly_aligned = aligned > 0 && aligned * 10 >= nonzero.len() * 9;
+    if mostly_aligned && wrong().filter(|r| scaled(&r.all).is_some()).count() * 2 < wrong().count() {
+        return Ok(Diagnosis::Rows);
+    }
+    if mostly_aligned {
         let ratios = nonzero.iter().map(|r| r.all.norm_ratio);
         let (smallest, largest) = ratios.fold((f64::INFINITY, 0.0), |(a, b), r| (r.min(a), r.max(b)));
         return Ok(Diagnosis::RowScales { smallest, largest });
