@@ -49,10 +49,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     batch_invariant: bool,
     /// CUDA version of the driver, e.g. 12.8 [default: new enough]
-    #[arg(long, value_name = "VERSION", value_parser = cuda_version, requires = "gpu")]
+    #[arg(long, value_name = "VERSION", value_parser = cuda_version, conflicts_with = "cpu")]
     driver_cuda: Option<u32>,
     /// cuDNN version, e.g. 9.15.0 [default: new enough, or none if --driver-cuda is given]
-    #[arg(long, value_name = "VERSION", value_parser = cudnn_version, requires = "gpu")]
+    #[arg(long, value_name = "VERSION", value_parser = cudnn_version, conflicts_with = "cpu")]
     cudnn: Option<u32>,
     /// Answer as if every backend were installed; the exit code then follows that answer
     #[arg(long)]
