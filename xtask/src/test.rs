@@ -19,11 +19,35 @@ pub(crate) struct Options {
     /// Fail if a test was skipped
     #[arg(long)]
     no_skips: bool,
+    /// Run this suite alone
+    #[arg(long, value_enum, value_name = "SUITE")]
+    only: Option<Name>,
+}
+
+/// Names of the suites.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Name {
+    /// Unit, integration and documentation tests
+    Workspace,
+    /// The program over the whole MiniLM
+    Minilm,
+    /// Checkpoints read by the upstream libraries
+    Upstream,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Workspace => "workspace",
+            Self::Minilm => "whole MiniLM",
+            Self::Upstream => "upstream libraries",
+        })
+    }
 }
 
 /// One test suite.
 struct Suite {
-    name: &'static str,
+    name: Name,
     /// What to do to have it run, if it would be skipped.
     missing: Option<&'static str>,
     run: fn() -> Result<()>,
@@ -36,24 +60,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let minilm_missing = !minilm && !minilm::is_cached()?;
     let upstream_missing = !upstream && (minilm_missing || !upstream::is_cached()?);
     let suites = [
-        Suite { name: "workspace", missing: None, run: workspace_tests },
+        Suite { name: Name::Workspace, missing: None, run: workspace_tests },
         Suite {
-            name: "whole MiniLM",
+            name: Name::Minilm,
             missing: minilm_missing.then_some("`cargo xtask fetch --model minilm`, or --minilm here"),
             run: whole_model::test,
         },
         Suite {
-            name: "upstream libraries",
+            name: Name::Upstream,
             missing: upstream_missing.then_some("`cargo xtask fetch --all`, or --upstream here"),
             run: upstream::test,
         },
     ];
 
     let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-    for suite in &suites {
+    for suite in suites.iter().filter(|suite| options.only.is_none_or(|only| only == suite.name)) {
         if let Some(remedy) = suite.missing {
             println!("== {}: SKIPPED, its artefacts are not in the cache (to run it: {remedy})", suite.name);
-            skipped.push(suite.name);
+            skipped.push(suite.name.to_string());
             continue;
         }
         println!("== {}", suite.name);
@@ -63,11 +87,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         match result {
             Ok(()) => {
                 println!("== {}: passed in {seconds:.1} s", suite.name);
-                passed.push(suite.name);
+                passed.push(suite.name.to_string());
             }
             Err(error) => {
                 println!("== {}: FAILED after {seconds:.1} s: {error:#}", suite.name);
-                failed.push(suite.name);
+                failed.push(suite.name.to_string());
             }
         }
     }

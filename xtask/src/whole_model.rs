@@ -25,6 +25,11 @@ const EMBEDDINGS: usize = 3;
 /// Relative error of a weight that NVFP4 quantizes well: e2m1 with a scale for 16 values of a bell-shaped distribution gives
 /// about 0.095.
 const RELATIVE_ERROR: std::ops::Range<f64> = 0.07..0.12;
+/// What summing in another order may change, relatively, in f64.
+const SUMMATION: f64 = 1e-9;
+/// What conversion may change, relatively: the other format stores the reciprocal of the global scale in f32, and the
+/// reciprocal of that may be one unit in the last place (2⁻²³) from where it began.
+const RECIPROCAL: f64 = 1e-6;
 
 /// Quantizes the whole model; the report.
 pub(crate) fn quantize(program: &Program, minilm: &MiniLm, format: &str, scheme: &str, to: &Path) -> Result<Value> {
@@ -82,7 +87,7 @@ fn one_checkpoint(program: &Program, minilm: &MiniLm, format: &str, scheme: &str
     ensure!(dense.len() == EMBEDDINGS && dense.iter().all(|d| d["reason"] == "embedding"), "left dense: {dense:?}");
 
     let found = verify(program, minilm, checkpoint, scheme)?;
-    ensure!(same(&errors, &found), "quantize reports {errors:?}, verify finds {found:?}");
+    agree("what quantize reports and verify finds", &errors, &found, SUMMATION)?;
 
     let other = FORMATS.into_iter().find(|f| *f != format).context("another format")?;
     let converted = checkpoint.with_extension("converted");
@@ -95,7 +100,7 @@ fn one_checkpoint(program: &Program, minilm: &MiniLm, format: &str, scheme: &str
         "--json".as_ref(),
     ])?;
     let found = verify(program, minilm, &converted, scheme)?;
-    ensure!(same(&errors, &found), "{errors:?} before conversion to {other}, {found:?} after");
+    agree(&format!("before and after conversion to {other}"), &errors, &found, RECIPROCAL)?;
 
     // What is dequantized is the checkpoint's content: verified against it, nothing is lost.
     let dense = checkpoint.with_extension("dequantized");
@@ -163,9 +168,13 @@ fn errors_of_layers(report: &Value) -> Result<BTreeMap<String, f64>> {
     Ok(errors)
 }
 
-/// Whether the layers are the same and their errors agree to what summing in another order may change.
-fn same(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>) -> bool {
-    a.len() == b.len() && a.iter().all(|(layer, x)| b.get(layer).is_some_and(|y| (x - y).abs() <= 1e-9 * x))
+/// `Ok` if the layers are the same and their errors agree to a relative `tolerance`.
+fn agree(what: &str, a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>, tolerance: f64) -> Result<()> {
+    ensure!(a.keys().eq(b.keys()), "{what}: {:?} and {:?}", a.keys(), b.keys());
+    for ((layer, x), y) in a.iter().zip(b.values()) {
+        ensure!((x - y).abs() <= tolerance * x, "{what}: relative error of {layer} is {x}, then {y}");
+    }
+    Ok(())
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
