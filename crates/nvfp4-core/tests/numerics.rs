@@ -278,7 +278,7 @@ fn powers_of_two_fold_exactly() {
 /// Divisors of a published checkpoint: row multipliers are exact to a unit, requantizing costs up to 1.23 % and 3.13 %.
 #[test]
 fn folding_what_is_no_power_of_two() {
-    let divisors = [12343.1035f32, 5334.3257, 8001.4883];
+    let divisors = [12_343.104_f32, 5334.3257, 8001.488];
     let weights = parts(divisors.map(|d| 1.0 / d), vec![0x38; 12]);
     let (base, factors) = fold::row_multipliers(weights.global());
     for (factor, scale) in factors.iter().zip(weights.global().iter_rows()) {
