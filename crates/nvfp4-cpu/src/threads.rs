@@ -20,7 +20,10 @@ fn join(a: impl FnOnce() + Send, b: impl FnOnce() + Send) {
     #[cfg(feature = "rayon")]
     rayon::join(a, b);
     #[cfg(not(feature = "rayon"))]
-    (a(), b());
+    {
+        a();
+        b();
+    }
 }
 
 /// Cuts `work` into pieces of at most `grain` units, at multiples of `grain`, and calls `each` on all of them. A
