@@ -5,7 +5,9 @@
 
 mod cache;
 mod features;
+mod kernels;
 mod minilm;
+mod nvcc;
 mod nvfp4_program;
 mod pins;
 mod python;
@@ -35,7 +37,10 @@ enum Command {
         /// The Python environment with the upstream libraries (about 3 GB on x86-64 Linux)
         #[arg(long)]
         upstream: bool,
-        /// Everything that a test can use
+        /// The pinned CUDA compiler and disassembler (about 300 MB)
+        #[arg(long)]
+        nvcc: bool,
+        /// Everything that `cargo xtask test` can use
         #[arg(long)]
         all: bool,
     },
@@ -49,6 +54,8 @@ enum Command {
     Features,
     /// List every foreign artefact with its version, hash and licence
     Pins,
+    /// Build kernel packs ahead of time, with the compiler in `CUDA_HOME` or the pinned one; needs no GPU
+    BuildKernels(kernels::Options),
     /// Run every test of the workspace; those that need fetched artefacts run if these are in the cache
     Test(test::Options),
 }
@@ -61,10 +68,10 @@ enum Model {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Fetch { model, upstream, all } => {
+        Command::Fetch { model, upstream, nvcc, all } => {
             anyhow::ensure!(
-                all || upstream || !model.is_empty(),
-                "fetch what? --model minilm, --upstream or --all"
+                all || upstream || nvcc || !model.is_empty(),
+                "fetch what? --model minilm, --upstream, --nvcc or --all"
             );
             if all || model.contains(&Model::Minilm) {
                 let minilm = minilm::fetch()?;
@@ -74,6 +81,13 @@ fn main() -> anyhow::Result<()> {
             if all || upstream {
                 println!("upstream     {}", upstream::fetch()?.path().display());
             }
+            if nvcc {
+                println!("nvcc         {}", nvcc::Nvcc::find(&cache::Cache::open()?)?.version);
+            }
+            Ok(())
+        }
+        Command::BuildKernels(options) => {
+            println!("kernels      {}", kernels::build(&options)?.display());
             Ok(())
         }
         Command::DemoData { check } => minilm::demo_data(check),

@@ -1,0 +1,32 @@
+//! What the CUDA backends of `nvfp4` share: the driver, devices, streams and graphs, device memory, kernel packs,
+//! launches, and activation quantization on the GPU.
+//!
+//! The driver is loaded at run time; nothing is linked, and no toolkit is needed to build. Ask [`driver_version`] first:
+//! it never panics, also where there is no driver.
+//!
+//! | host idea | here |
+//! | --- | --- |
+//! | a thread pool | [`StreamRef`], the caller's stream |
+//! | a slice | [`DeviceMatrix`], [`DeviceVector`], [`DeviceBytesMut`]: an address with a lifetime |
+//! | a `Vec<u8>` | [`DeviceBuffer`] |
+//! | a shared library | a kernel [`pack`] |
+//! | a recorded call list | [`Graph`] |
+
+pub mod codec_check;
+pub mod device;
+pub mod error;
+pub mod launch;
+pub mod memory;
+pub mod pack;
+pub mod probe;
+pub mod quantize;
+pub mod self_test;
+pub mod stream;
+
+pub use device::Device;
+pub use error::CudaError;
+pub use launch::LaunchConfig;
+pub use memory::{Cuda, DeviceBuffer, DeviceBytesMut, DeviceMatrix, DeviceMatrixMut, DeviceVector};
+pub use probe::{device_count, driver_version};
+pub use quantize::Quantizer;
+pub use stream::{Event, Graph, Stream, StreamRef};
