@@ -354,7 +354,7 @@ impl Checkpoint {
             tensor: format!("{name}.{suffix}"),
             why: "the module has other tensors of a quantized module".into(),
         };
-        let shape = |view: TensorView<'_>, per_byte: usize| (size(view, 0), size(view, 1) * per_byte);
+        let shape = |view: TensorView<'_>, per_byte: usize| (size(view, 0), size(view, 1).saturating_mul(per_byte));
         let parameter = torchao::parameter(self.source.metadata(), &format!("{name}.weight"));
 
         let (storage, (out_features, in_features)): (Result<Storage, Error>, _) =
@@ -373,9 +373,8 @@ impl Checkpoint {
             } else if let Ok(Some(_)) = parameter {
                 (Err(missing("_weight_qdata")), (0, 0))
             } else if let Some(weight) = tensor("weight") {
-                let row = self.source.metadata().get(&format!("nvfp4:{name}.weight"));
-                if let Some(row) = row.filter(|_| self.source.is_gguf()) {
-                    (Ok(Storage::Gguf), (size(weight, 0), row.parse().unwrap_or(0)))
+                if let Some(row) = self.source.nvfp4_row(weight.name) {
+                    (Ok(Storage::Gguf), (size(weight, 0), row))
                 } else if let Some(dtype) = weight.dtype.as_float() {
                     (Ok(Storage::Dense(dtype)), shape(weight, 1))
                 } else if weight.dtype == TensorDType::U8 && !self.source.is_gguf() {

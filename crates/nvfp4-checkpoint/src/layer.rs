@@ -255,7 +255,12 @@ impl Checkpoint {
             return Err(Error::Unsupported { module: name.into(), reason });
         }
         let view = match self.tensor(&format!("{name}.{}", names.global)) {
-            None if names.optional_global => return Ok(GlobalScales::per_tensor(n, GlobalScale::ONE)),
+            // torchao's metadata lists the scale of a parameter that has one.
+            None if names.optional_global
+                && !matches!(&module.storage, Storage::TorchAo(parameter) if parameter.per_tensor_scale) =>
+            {
+                return Ok(GlobalScales::per_tensor(n, GlobalScale::ONE));
+            }
             _ => self.part(name, names.global, "it holds the weight's global scale")?,
         };
         if view.dtype != TensorDType::F32 {

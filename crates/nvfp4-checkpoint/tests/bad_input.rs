@@ -68,6 +68,17 @@ fn headers_that_lie() {
     }
 }
 
+/// No elements, and a width that overflows when it is doubled.
+#[test]
+fn an_empty_tensor_of_the_largest_width() {
+    let header =
+        json!({"m.weight_packed": {"dtype": "U8", "shape": [0, u64::MAX], "data_offsets": [0, 0]}}).to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    std::fs::write(&path, file(&header, b"")).unwrap();
+    assert!(Checkpoint::open(&path).unwrap().linear("m").is_err());
+}
+
 #[test]
 fn an_index_that_does_not_agree() {
     let tensors: Tensors = (0..4).map(|i| (format!("t{i}"), Tensor::new(Dtype::F32, &[1], &[i as f32]))).collect();

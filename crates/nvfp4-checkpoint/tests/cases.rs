@@ -501,6 +501,14 @@ fn other_containers() {
         let layer = checkpoint.linear("m.p").unwrap();
         assert_eq!((layer.activation, row_sums(&layer)), (expected, vec![16.0, 16.0]));
     }
+    // A scale that is listed, or may be, is missed.
+    let mut dropped = tensors.clone();
+    dropped.remove("m.p._weight_per_tensor_scale");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    models::write_file(&path, &dropped, &metadata(false, Value::Null));
+    let text = Checkpoint::open(&path).unwrap().linear("m.p").unwrap_err().to_string();
+    assert!(text.contains("`m.p._weight_per_tensor_scale` is missing"), "{text}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     models::write_file(&path, &tensors, &metadata(true, Value::Null));

@@ -12,12 +12,15 @@ pub(crate) struct Parameter {
     pub(crate) swizzled: bool,
     /// Activations are quantized, too.
     pub(crate) quantized_activations: bool,
+    /// The parameter has a scale for the tensor, or does not say.
+    pub(crate) per_tensor_scale: bool,
 }
 
 #[derive(Deserialize)]
 struct Description {
     _type: String,
     _data: Option<Data>,
+    _tensor_data_names: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +48,9 @@ pub(crate) fn parameter(metadata: &HashMap<String, String>, name: &str) -> Resul
     Ok(Some(Parameter {
         block_size: data.block_size.ok_or("metadata has no `block_size`")?,
         swizzled: data.is_swizzled_scales.ok_or("metadata has no `is_swizzled_scales`")?,
+        per_tensor_scale: description
+            ._tensor_data_names
+            .is_none_or(|names| names.iter().any(|name| name == "per_tensor_scale")),
         quantized_activations: data.act_quant_kwargs.is_some_and(|v| !v.is_null()),
     }))
 }

@@ -124,7 +124,7 @@ fn stored(kind: u32, values: usize) -> Option<(TensorDType, usize)> {
 
 type Parsed = (BTreeMap<String, Entry>, HashMap<String, String>);
 
-/// Reads and checks the header. For each NVFP4 tensor `name`, the metadata gets an entry `nvfp4:name`.
+/// Reads and checks the header.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Parsed, Error> {
     let mut cursor = Cursor { path, bytes, at: 0 };
     if cursor.take(4, "the magic number")? != MAGIC {
@@ -203,15 +203,13 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Parsed, Error> {
         if !start.is_multiple_of(alignment) {
             return Err(fault(format!("offset {offset} is not a multiple of the alignment {alignment}")));
         }
-        if kind == TYPE_ID {
-            metadata.insert(format!("nvfp4:{name}"), row.to_string());
-        }
         if dtype == TensorDType::U8
             && let Some(last) = shape.last_mut()
         {
             *last = stored(kind, row).map_or(0, |(_, bytes)| bytes);
         }
-        let entry = Entry { dtype, shape, span: Span { file: 0, start, end } };
+        let entry =
+            Entry { dtype, shape, nvfp4_row: (kind == TYPE_ID).then_some(row), span: Span { file: 0, start, end } };
         if entries.insert(name.clone(), entry).is_some() {
             return Err(fault("is in the header twice".into()));
         }

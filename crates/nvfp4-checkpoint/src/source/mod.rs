@@ -80,6 +80,8 @@ impl TensorView<'_> {
 struct Entry {
     dtype: TensorDType,
     shape: Vec<usize>,
+    /// Values of a row, for GGUF's NVFP4 tensors.
+    nvfp4_row: Option<usize>,
     span: Span,
 }
 
@@ -275,6 +277,11 @@ impl Source {
     /// True if the source is a GGUF file.
     pub const fn is_gguf(&self) -> bool {
         self.gguf
+    }
+
+    /// Values of a row of a GGUF NVFP4 tensor; `None` for other tensors.
+    pub(crate) fn nvfp4_row(&self, name: &str) -> Option<usize> {
+        self.entries.get(name)?.nvfp4_row
     }
 
     /// The files.

@@ -96,7 +96,7 @@ pub(super) fn parse(path: &Path, bytes: &[u8], file: usize) -> Result<Header, Er
         spans.push((start, end, name.clone()));
         let base = 8 + header;
         let span = Span { file, start: base + start, end: base + end };
-        entries.push((name, Entry { dtype, shape: tensor.shape, span }));
+        entries.push((name, Entry { dtype, shape: tensor.shape, nvfp4_row: None, span }));
     }
 
     let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
