@@ -6,7 +6,7 @@ use crate::{
     weights::NvFp4Weights,
 };
 use alloc::{vec, vec::Vec};
-use half::bf16;
+use half::{bf16, f16};
 
 /// Writes row `n` of the weight as f32: `e2m1 * (f32(block scale) * decode scale)`, in that order, each step rounded
 /// to f32 (vLLM's `dequantize_to_dtype`, ModelOpt's `NVFP4QTensor.dequantize`). `out` must hold `k` values.
@@ -19,10 +19,21 @@ pub fn dequantize_row(weights: &NvFp4Weights<'_>, n: usize, out: &mut [f32]) -> 
 pub fn dequantize(weights: &NvFp4Weights<'_>) -> Result<Vec<f32>, Error> {
     let k = weights.in_features();
     let mut out = vec![0.0; weights.out_features() * k];
-    for (n, row) in out.chunks_exact_mut(k).enumerate() {
-        dequantize_row(weights, n, row)?;
+    for ((n, row), global) in out.chunks_exact_mut(k).enumerate().zip(weights.global().iter_rows()) {
+        let decode = global.decode().get();
+        expand_row(weights, n, row, |scale| scale * decode)?;
     }
     Ok(out)
+}
+
+/// [`dequantize`], each value then rounded to bf16.
+pub fn dequantize_bf16(weights: &NvFp4Weights<'_>) -> Result<Vec<bf16>, Error> {
+    Ok(dequantize(weights)?.into_iter().map(bf16::from_f32).collect())
+}
+
+/// [`dequantize`], each value then rounded to f16.
+pub fn dequantize_f16(weights: &NvFp4Weights<'_>) -> Result<Vec<f16>, Error> {
+    Ok(dequantize(weights)?.into_iter().map(f16::from_f32).collect())
 }
 
 /// The whole weight as compressed-tensors' `decompress` gives it, `[n, k]`: `e2m1 * (f32(block scale) / encode scale)`,
@@ -31,8 +42,8 @@ pub fn decompress(weights: &NvFp4Weights<'_>) -> Result<Vec<bf16>, Error> {
     let k = weights.in_features();
     let mut out = vec![bf16::ZERO; weights.out_features() * k];
     let mut wide = vec![0.0; k];
-    for (n, row) in out.chunks_exact_mut(k).enumerate() {
-        let encode = row_scale(weights, n)?.encode().get();
+    for ((n, row), global) in out.chunks_exact_mut(k).enumerate().zip(weights.global().iter_rows()) {
+        let encode = global.encode().get();
         expand_row(weights, n, &mut wide, |scale| scale / encode)?;
         row.iter_mut().zip(&wide).for_each(|(o, &v)| *o = bf16::from_f32(v));
     }

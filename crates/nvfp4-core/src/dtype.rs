@@ -23,6 +23,15 @@ impl DType {
             Self::F32 => 4,
         }
     }
+
+    /// `value` rounded to this type (nearest, ties to even), as f32.
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            Self::Bf16 => bf16::from_f32(value).to_f32(),
+            Self::F16 => f16::from_f32(value).to_f32(),
+            Self::F32 => value,
+        }
+    }
 }
 
 impl fmt::Display for DType {

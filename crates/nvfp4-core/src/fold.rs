@@ -21,15 +21,19 @@ use alloc::vec::Vec;
 
 /// The same values with one global scale, or `None` if some block scale cannot absorb its part's ratio exactly.
 ///
-/// The base is the largest scale of which every other is a power-of-two fraction such that no block scale overflows 448 or
-/// loses bits below 2⁻⁹; blocks of zeros take any scale.
+/// The base is the largest part's scale divided by the least power of two, down to the smallest part's scale, for which no
+/// block scale overflows 448 or loses bits below 2⁻⁹; it need not be the scale of any part. Blocks of zeros take any scale,
+/// NaN block scales stay NaN.
 pub fn fold_powers_of_two(weights: &NvFp4Weights<'_>) -> Result<Option<NvFp4Weights<'static>>, Error> {
     if weights.global().as_per_tensor().is_some() {
         return Ok(Some(weights.clone().into_owned()));
     }
-    let mut bases: Vec<GlobalScale> = weights.global().parts().iter().map(|p| p.1).collect();
-    bases.sort_by(|a, b| b.decode().get().total_cmp(&a.decode().get()));
-    for base in bases {
+    let order = |a: &GlobalScale, b: &GlobalScale| a.decode().get().total_cmp(&b.decode().get());
+    let scales = || weights.global().parts().iter().map(|p| p.1);
+    let (Some(largest), Some(smallest)) = (scales().max_by(order), scales().min_by(order)) else { return Ok(None) };
+    // Block scales span 18 powers of two: no block survives a longer shift.
+    let bases = (0..=18).map_while(|halvings| halved(largest, halvings));
+    for base in bases.take_while(|base| order(base, &smallest).is_ge()) {
         if let Some(scales) = shift_scales(weights, base) {
             let (n, k) = (weights.out_features(), weights.in_features());
             let scales = LinearScales::new(n, k / BLOCK_SIZE, scales)?;
@@ -39,6 +43,15 @@ pub fn fold_powers_of_two(weights: &NvFp4Weights<'_>) -> Result<Option<NvFp4Weig
         }
     }
     Ok(None)
+}
+
+/// `scale` divided by a power of two, exactly and in both conventions, or `None` if there is no such scale.
+fn halved(scale: GlobalScale, halvings: i32) -> Option<GlobalScale> {
+    let power = f32::from_bits(((127 + halvings) as u32) << 23);
+    let (decode, encode) = (scale.decode().get() / power, scale.encode().get() * power);
+    [GlobalScale::from_decode(decode), GlobalScale::from_encode(encode)].into_iter().flatten().find(|base| {
+        base.decode().get() == decode && base.encode().get() == encode && decode * power == scale.decode().get()
+    })
 }
 
 /// Block scales for the global scale `base`, if all are exact.
@@ -53,6 +66,9 @@ fn shift_scales(weights: &NvFp4Weights<'_>, base: GlobalScale) -> Option<Vec<u8>
         }
         for (scale, codes) in scales.iter_mut().zip(codes.chunks_exact(BLOCK_SIZE / 2)) {
             let exact = e4m3::decode(*scale) * ratio;
+            if exact.is_nan() {
+                continue;
+            }
             let shifted = e4m3::encode(exact);
             if e4m3::decode(shifted) == exact {
                 *scale = shifted;
@@ -93,10 +109,11 @@ pub struct FoldError {
 }
 
 /// The weights with one global scale, the largest of the parts', and block scales rounded to it; and what that cost each
-/// part. The codes stay as they are.
+/// part. The codes stay as they are. NaN and negative block scales are refused.
 pub fn requantize_block_scales(
     weights: &NvFp4Weights<'_>,
 ) -> Result<(NvFp4Weights<'static>, Vec<FoldError>), Error> {
+    weights.scales().check_values()?;
     let parts = weights.global().parts();
     let base = parts
         .iter()

@@ -28,7 +28,6 @@ use crate::{
     quant_key::QuantKey,
 };
 use alloc::{vec, vec::Vec};
-use half::{bf16, f16};
 
 /// `6 * 448`: the largest value that codes and block scales reach together.
 pub const FULL_RANGE: f32 = crate::E2M1_MAX * crate::E4M3_MAX;
@@ -58,6 +57,7 @@ pub struct QuantizedBlock {
 }
 
 /// Quantizes 16 values with the encode scale `encode`.
+#[inline]
 pub fn quantize_block(x: &[f32; BLOCK_SIZE], encode: f32, exact: bool) -> QuantizedBlock {
     let amax = x.iter().fold(f32::NAN, |amax, v| amax.max(v.abs()));
     let ideal = if exact { amax * (encode * (1.0 / 6.0)) } else { encode * (amax * (1.0 / 6.0)) };
@@ -72,9 +72,7 @@ pub fn quantize_block(x: &[f32; BLOCK_SIZE], encode: f32, exact: bool) -> Quanti
     } else {
         1.0 / (value * (1.0 / encode))
     };
-    let codes = core::array::from_fn(|i| {
-        e2m1::encode(x[2 * i] * multiplier) | e2m1::encode(x[2 * i + 1] * multiplier) << 4
-    });
+    let codes = e2m1::encode_block(&x.map(|v| v * multiplier));
     QuantizedBlock { scale, codes, saturated: ideal > crate::E4M3_MAX }
 }
 
@@ -121,7 +119,7 @@ pub fn scaled_fp4_quant_dynamic(x: MatrixRef<'_>, options: QuantizeOptions) -> R
 }
 
 /// Quantizes `x` `[m, k]` with a global scale for each row, `amax / (6 * 448)`. A row of zeros gets scale 0, codes 0 and
-/// block scales 0 (upstream gives NaN).
+/// block scales 0 (upstream gives NaN); a row of which nothing but NaN is left gets scale 1, so that its NaN blocks stay NaN.
 pub fn scaled_fp4_quant_per_token(
     x: MatrixRef<'_>,
     options: QuantizeOptions,
@@ -129,7 +127,8 @@ pub fn scaled_fp4_quant_per_token(
     let mut decode = Vec::with_capacity(x.rows() * 4);
     let (data, bytes, padded_k) = quantize_rows(x, options, |row| {
         let amax = row.iter().fold(0.0, |amax: f32, v| amax.max(v.abs()));
-        let scale = decode_scale(amax);
+        let nothing_but_nan = amax == 0.0 && row.iter().any(|v| v.is_nan());
+        let scale = if nothing_but_nan { 1.0 } else { decode_scale(amax) };
         decode.extend_from_slice(&scale.to_ne_bytes());
         if scale == 0.0 { 0.0 } else { 1.0 / scale }
     })?;
@@ -239,7 +238,7 @@ pub fn silu_and_mul(x: MatrixRef<'_>) -> Result<Vec<f32>, Error> {
     for row in (0..x.rows()).filter_map(|r| x.row(r)) {
         row.widen_into(&mut wide);
         let (gate, up) = wide.split_at(k);
-        out.extend(gate.iter().zip(up).map(|(&g, &u)| round_to(x.dtype(), g / (1.0 + (-g).exp()) * u)));
+        out.extend(gate.iter().zip(up).map(|(&g, &u)| x.dtype().round(g / (1.0 + (-g).exp()) * u)));
     }
     Ok(out)
 }
@@ -255,15 +254,6 @@ pub fn silu_and_mul_scaled_fp4_quant(
     let mut quantized = scaled_fp4_quant(MatrixRef::new(&product[..], x.rows(), x.cols() / 2)?, scale, options)?;
     quantized.orig_dtype = x.dtype();
     Ok(quantized)
-}
-
-/// An f32 value rounded to `dtype`.
-fn round_to(dtype: crate::DType, value: f32) -> f32 {
-    match dtype {
-        crate::DType::Bf16 => bf16::from_f32(value).to_f32(),
-        crate::DType::F16 => f16::from_f32(value).to_f32(),
-        crate::DType::F32 => value,
-    }
 }
 
 /// What vLLM's pure-PyTorch reference gives.
@@ -302,9 +292,7 @@ pub fn ref_nvfp4_quant(x: MatrixRef<'_>, encode: f32) -> Result<ReferenceQuant, 
 pub fn ref_nvfp4_quant_dequant(x: MatrixRef<'_>, encode: f32) -> Result<Vec<f32>, Error> {
     let quantized = ref_nvfp4_quant(x, encode)?;
     let blocks = quantized.values.chunks_exact(BLOCK_SIZE).zip(&quantized.scales);
-    Ok(blocks
-        .flat_map(|(block, scale)| block.iter().map(move |q| round_to(x.dtype(), q * (scale / encode))))
-        .collect())
+    Ok(blocks.flat_map(|(block, scale)| block.iter().map(move |q| x.dtype().round(q * (scale / encode)))).collect())
 }
 
 /// vLLM's `cast_to_fp4`: to the nearest e2m1 value, ties to even. Zero loses its sign, NaN stays NaN.

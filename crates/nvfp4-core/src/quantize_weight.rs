@@ -24,7 +24,6 @@ use crate::{
     weights::NvFp4Weights,
 };
 use alloc::vec;
-use half::{bf16, f16};
 
 /// Whose arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,17 +46,23 @@ pub fn weight_amax(w: MatrixRef<'_>) -> Result<f32, Error> {
     let mut amax = 0.0f32;
     for (row, values) in (0..w.rows()).filter_map(|r| Some((r, w.row(r)?))) {
         values.widen_into(&mut wide);
-        if let Some(column) = wide.iter().position(|v| !v.is_finite()) {
-            return Err(Error::NotFinite { row, column, found: wide[column] });
-        }
+        check_finite(row, &wide)?;
         amax = wide.iter().fold(amax, |amax, v| amax.max(v.abs()));
     }
     Ok(amax)
 }
 
+fn check_finite(row: usize, values: &[f32]) -> Result<(), Error> {
+    match values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
+        Some((column, &found)) => Err(Error::NotFinite { row, column, found }),
+        None => Ok(()),
+    }
+}
+
 /// The global scale that `quantizer` gives a tensor (or a group of tensors) whose largest magnitude is `amax` and whose
-/// type is `dtype`. Where the quantizer's own formula gives nothing usable (zeros, subnormals), it is 1 for zeros and the
-/// nearest usable scale otherwise.
+/// type is `dtype`. A tensor of zeros gets 1. Where the formula overflows `dtype` it is computed in f32; where it overflows
+/// f32 (magnitudes that are subnormal, or nearly) the decode scale is the least normal number for ModelOpt and torchao, and
+/// the scale is 1 for compressed-tensors, as upstream.
 pub fn global_scale_of(amax: f32, dtype: DType, quantizer: WeightQuantizer) -> Result<GlobalScale, Error> {
     if amax == 0.0 || quantizer == WeightQuantizer::TorchAoSingleLevel {
         return Ok(GlobalScale::ONE);
@@ -65,8 +70,11 @@ pub fn global_scale_of(amax: f32, dtype: DType, quantizer: WeightQuantizer) -> R
     match quantizer {
         WeightQuantizer::CompressedTensors => {
             // PyTorch computes `2688 / tensor` as the reciprocal times 2688, each rounded to the tensor's type.
-            let encode = round_to(dtype, round_to(dtype, 1.0 / amax) * FULL_RANGE);
-            GlobalScale::from_encode(if encode.is_finite() { encode } else { 1.0 })
+            // It gives 1 where that overflows. In f16 it does so for every tensor below 2688 / 65504 = 0.041, which would
+            // lose such a tensor in part or whole; the checkpoint stores f32, so those are computed in f32.
+            let encode = |dtype: DType| dtype.round(dtype.round(1.0 / amax) * FULL_RANGE);
+            let usable = [encode(dtype), encode(DType::F32)].into_iter().find(|scale| scale.is_finite());
+            GlobalScale::from_encode(usable.unwrap_or(1.0))
         }
         _ => GlobalScale::from_decode((amax / FULL_RANGE).max(f32::MIN_POSITIVE)),
     }
@@ -93,7 +101,8 @@ pub fn quantize_weight(
     NvFp4Weights::new(n, k, packed, scales, GlobalScales::per_tensor(n, global))
 }
 
-/// Quantizes some rows `[r, k]` of a weight into `packed` (`r * k / 2` bytes) and `scales` (`r * k / 16` bytes).
+/// Quantizes some rows `[r, k]` of a weight into `packed` (`r * k / 2` bytes) and `scales` (`r * k / 16` bytes). A NaN or an
+/// infinity is an error that names column and row, counted from the first of these rows.
 pub fn quantize_rows(
     w: MatrixRef<'_>,
     quantizer: WeightQuantizer,
@@ -110,8 +119,9 @@ pub fn quantize_rows(
     }
     let mut wide = vec![0.0; k];
     let outputs = packed.chunks_exact_mut(k / 2).zip(scales.chunks_exact_mut(k / BLOCK_SIZE));
-    for (row, (packed, scales)) in (0..rows).filter_map(|r| w.row(r)).zip(outputs) {
+    for ((r, row), (packed, scales)) in (0..rows).filter_map(|r| Some((r, w.row(r)?))).zip(outputs) {
         row.widen_into(&mut wide);
+        check_finite(r, &wide)?;
         let blocks = wide.as_chunks::<BLOCK_SIZE>().0.iter();
         for ((block, codes), scale) in blocks.zip(packed.chunks_exact_mut(BLOCK_SIZE / 2)).zip(scales) {
             *scale = quantize_block(block, w.dtype(), quantizer, global, codes);
@@ -140,7 +150,7 @@ fn quantize_block(
             scale
         }
         WeightQuantizer::CompressedTensors => {
-            let ideal = (round_to(dtype, amax / 6.0) * encode).clamp(-E4M3_MAX, E4M3_MAX);
+            let ideal = (dtype.round(amax / 6.0) * encode).clamp(-E4M3_MAX, E4M3_MAX);
             let scale = match e4m3::encode(ideal) {
                 0 => 0x20,
                 scale => scale,
@@ -165,16 +175,5 @@ fn positive_zero(value: f32) -> f32 {
 }
 
 fn pack(x: &[f32; BLOCK_SIZE], codes: &mut [u8], scaled: impl Fn(f32) -> f32) {
-    for (byte, pair) in codes.iter_mut().zip(x.chunks_exact(2)) {
-        *byte = e2m1::encode(scaled(pair[0])) | e2m1::encode(scaled(pair[1])) << 4;
-    }
-}
-
-/// An f32 value rounded to `dtype`.
-fn round_to(dtype: DType, value: f32) -> f32 {
-    match dtype {
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::F32 => value,
-    }
+    codes.iter_mut().zip(e2m1::encode_block(&x.map(scaled))).for_each(|(byte, code)| *byte = code);
 }

@@ -251,6 +251,18 @@ fn the_window_of_block_scales() {
     assert_eq!(scale(28_672.0), 0x08, "still normal");
     assert!((1..8).contains(&scale(60_000.0)), "subnormal");
     assert_eq!(scale(458_752.0), 0, "rounds to 0");
+    // ModelOpt holds such a block at 2^-9 instead: the scale survives, the values become codes that it can hold.
+    let mut w = vec![0.0f32; 32];
+    (w[0], w[16]) = (458_752.0, 1.0);
+    let found = quantize_weight(matrix(&w, 32), WeightQuantizer::ModelOpt, None).unwrap();
+    assert_eq!((found.scales().bytes()[1], found.packed()[8]), (0x01, 0x05));
+    // Within a block, what is up to 1/24 of the largest value becomes 0.
+    for (value, code) in [(1.0f32 / 24.0, 0), ((1.0f32 / 24.0) * 1.01, 1)] {
+        let mut x = [0.0f32; 16];
+        (x[0], x[1]) = (1.0, value);
+        let found = quantize::scaled_fp4_quant_dynamic(matrix(&x, 16), LINEAR).unwrap();
+        assert_eq!(found.data[0], 0x07 | code << 4, "{value}");
+    }
 }
 
 fn parts(scales: [f32; 3], bytes: Vec<u8>) -> NvFp4Weights<'static> {
@@ -297,6 +309,75 @@ fn folding_what_is_no_power_of_two() {
         let measured = relative(&found[rows.clone()], &expected[rows]);
         assert!((measured - f64::from(error.relative_l2)).abs() < 1e-5, "{measured} {error:?}");
     }
+}
+
+/// A base that is no part's own scale: part 0 may shrink by 4 and not grow, part 1 may grow by 8 and not shrink.
+#[test]
+fn folding_finds_a_base_between_the_parts() {
+    let global = GlobalScales::from_parts([1.0, 16.0].map(|s| (1, GlobalScale::from_decode(s).unwrap())));
+    let bytes = [448.0, 0.0625 * 1.125, 56.0, 1.0 / 512.0].map(e4m3::encode).to_vec();
+    let weights =
+        NvFp4Weights::new(2, 32, vec![0x25; 32], LinearScales::new(2, 2, bytes).unwrap(), global).unwrap();
+    let folded = fold::fold_powers_of_two(&weights).unwrap().unwrap();
+    assert_eq!(folded.global().as_per_tensor().unwrap().decode().get(), 4.0);
+    assert_eq!(dequantize::dequantize(&folded).unwrap(), dequantize::dequantize(&weights).unwrap());
+}
+
+/// Damage is not repaired on the way: NaN scales stay NaN where the fold is exact, and are refused where it rounds.
+#[test]
+fn folding_keeps_or_refuses_nan_scales() {
+    let mut bytes = vec![0x38; 12];
+    bytes[3] = 0x7f;
+    let weights = parts([1.0, 0.5, 0.125], bytes.clone());
+    let folded = fold::fold_powers_of_two(&weights).unwrap().unwrap();
+    assert_eq!(folded.scales().bytes()[3], 0x7f);
+    for bad in [0x7f, 0xff, 0xb8] {
+        bytes[3] = bad;
+        let error = fold::requantize_block_scales(&parts([1.0, 0.3, 0.5], bytes.clone())).unwrap_err();
+        assert!(matches!(error, Error::BlockScale { row: 1, column: 1, byte, count: 1 } if byte == bad), "{error}");
+    }
+}
+
+/// compressed-tensors computes the global scale in the weight's type. In f16 that overflows below 0.041, where upstream's
+/// stand-in of 1 would lose all of a tensor of small values; the round trip must cost the same at every magnitude.
+#[test]
+fn small_f16_weights_keep_their_precision() {
+    let values = normal(&mut Rng::new(41), 64 * 64);
+    for magnitude in [1.0, 0.01, 0.002] {
+        let w: Vec<f16> = values.iter().map(|v| f16::from_f32(v * magnitude)).collect();
+        let expected: Vec<f32> = w.iter().map(|v| v.to_f32()).collect();
+        for quantizer in [WeightQuantizer::CompressedTensors, WeightQuantizer::ModelOpt] {
+            let found = quantize_weight(MatrixRef::new(&w[..], 64, 64).unwrap(), quantizer, None).unwrap();
+            let error = relative(&dequantize::dequantize(&found).unwrap(), &expected);
+            assert!((error - 0.095).abs() < 0.003, "{magnitude} {quantizer:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn rows_quantized_apart_refuse_what_is_not_finite() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut w = [1.0f32; 64];
+        w[37] = bad;
+        let (mut packed, mut scales) = ([0; 32], [0; 4]);
+        let quantizer = WeightQuantizer::ModelOpt;
+        let error =
+            quantize_weight::quantize_rows(matrix(&w, 32), quantizer, GlobalScale::ONE, &mut packed, &mut scales);
+        assert!(matches!(error, Err(Error::NotFinite { row: 1, column: 5, .. })), "{error:?}");
+    }
+}
+
+/// A row of nothing but NaN is not a row of zeros: static, dynamic and per-token scales all keep it NaN.
+#[test]
+fn rows_of_nan_stay_nan() {
+    let mut x = [0.0f32; 64];
+    x[..16].fill(f32::NAN);
+    let row = matrix(&x, 64);
+    let tokens = quantize::scaled_fp4_quant_per_token(row, LINEAR).unwrap();
+    let dynamic = quantize::scaled_fp4_quant_dynamic(row, LINEAR).unwrap();
+    assert_eq!((&tokens.scale[..], &dynamic.scale[..]), (&[0x7f, 0, 0, 0][..], &[0x7f, 0, 0, 0][..]));
+    let ActivationScale::PerToken(decode) = &tokens.global_scale else { panic!("one scale a row") };
+    assert_eq!(decode[..], 1f32.to_ne_bytes());
 }
 
 proptest! {
