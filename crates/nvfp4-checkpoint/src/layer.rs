@@ -165,7 +165,8 @@ impl Checkpoint {
         let (mut packed, mut scales, scale_view): (Cow<'_, [u8]>, _, _);
         if let Storage::Gguf = module.storage {
             let (mut codes, mut bytes) = (vec![0; n * k / 2], vec![0; n * k / BLOCK_SIZE]);
-            gguf::to_checkpoint(packed_view.bytes, &mut codes, &mut bytes).map_err(in_tensor(packed_view))?;
+            gguf::to_checkpoint(packed_view.bytes, k / BLOCK_SIZE, &mut codes, &mut bytes)
+                .map_err(in_tensor(packed_view))?;
             scale_view = packed_view;
             scales = LinearScales::new(n, k / BLOCK_SIZE, bytes).map_err(in_tensor(scale_view))?;
             packed = codes.into();
@@ -179,7 +180,7 @@ impl Checkpoint {
             scales = self.stored_scales(module, scale_view)?;
         }
         match self.options.nan_scales {
-            NanScales::Refuse => scales.check_values().map_err(in_tensor(scale_view))?,
+            NanScales::Refuse => scales = scales.checked().map_err(in_tensor(scale_view))?,
             NanScales::Repair => {
                 let repair = scales.repair_nan(&packed).map_err(in_tensor(scale_view))?;
                 if repair.clamped_blocks > 0 {

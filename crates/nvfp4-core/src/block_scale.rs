@@ -36,19 +36,32 @@ use alloc::{borrow::Cow, vec::Vec};
 use core::ops::Range;
 
 /// Row-major block scales `[rows, cols]`, as checkpoints store them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+///
+/// They remember that their values were examined ([`checked`](Self::checked)), so that a reader examines them once and
+/// those who take them from it need not do so again.
+#[derive(Clone, Debug)]
 pub struct LinearScales<'a> {
     rows: usize,
     cols: usize,
     bytes: Cow<'a, [u8]>,
+    /// No byte is NaN or negative. Bytes never change while this is set, except by a repair that sets it anew.
+    sound: bool,
 }
+
+/// By shape and bytes: whether somebody has examined them makes no difference.
+impl PartialEq for LinearScales<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.rows, self.cols, &self.bytes) == (other.rows, other.cols, &other.bytes)
+    }
+}
+impl Eq for LinearScales<'_> {}
 
 impl<'a> LinearScales<'a> {
     /// `bytes` must hold exactly `rows * cols` e4m3 bytes.
     pub fn new(rows: usize, cols: usize, bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, Error> {
         let bytes = bytes.into();
         check_size("block scale bytes", checked_mul("block scale bytes", rows, cols)?, bytes.len())?;
-        Ok(Self { rows, cols, bytes })
+        Ok(Self { rows, cols, bytes, sound: false })
     }
     /// Rows (`n` or `m`).
     pub const fn rows(&self) -> usize {
@@ -68,7 +81,8 @@ impl<'a> LinearScales<'a> {
     }
     /// The same scales with their bytes owned.
     pub fn into_owned(self) -> LinearScales<'static> {
-        LinearScales { rows: self.rows, cols: self.cols, bytes: Cow::Owned(self.bytes.into_owned()) }
+        let Self { rows, cols, bytes, sound } = self;
+        LinearScales { rows, cols, bytes: Cow::Owned(bytes.into_owned()), sound }
     }
     /// The rows `range`, borrowed. Any row is a legal boundary.
     pub fn slice_rows(&self, range: Range<usize>) -> Result<LinearScales<'_>, Error> {
@@ -83,7 +97,40 @@ impl<'a> LinearScales<'a> {
             len: self.rows,
             multiple: 1,
         })?;
-        LinearScales::new(range.len(), self.cols, bytes)
+        LinearScales::new(range.len(), self.cols, bytes).map(|rows| LinearScales { sound: self.sound, ..rows })
+    }
+
+    /// The columns `range` of all rows. Any column is a legal boundary.
+    pub fn slice_columns(&self, range: Range<usize>) -> Result<LinearScales<'static>, Error> {
+        if range.start > range.end || range.end > self.cols {
+            return Err(Error::Range {
+                what: "columns of block scales",
+                start: range.start,
+                end: range.end,
+                len: self.cols,
+                multiple: 1,
+            });
+        }
+        let rows = self.bytes.chunks_exact(self.cols.max(1));
+        let bytes: Vec<u8> = rows.filter_map(|row| row.get(range.clone())).flatten().copied().collect();
+        LinearScales::new(self.rows, range.len(), bytes)
+            .map(|columns| LinearScales { sound: self.sound, ..columns })
+    }
+
+    /// Scales of the same number of columns, stacked in order.
+    pub fn concat_rows<'b>(
+        parts: impl IntoIterator<Item = &'b LinearScales<'b>>,
+    ) -> Result<LinearScales<'static>, Error> {
+        let mut parts = parts.into_iter().peekable();
+        let cols = parts.peek().ok_or(Error::Zero { what: "parts to concatenate" })?.cols;
+        let (mut rows, mut bytes, mut sound) = (0usize, Vec::new(), true);
+        for part in parts {
+            check_size("columns of block scales of a part", cols, part.cols)?;
+            rows = rows.saturating_add(part.rows);
+            bytes.extend_from_slice(&part.bytes);
+            sound &= part.sound;
+        }
+        LinearScales::new(rows, cols, bytes).map(|stacked| LinearScales { sound, ..stacked })
     }
 }
 

@@ -35,11 +35,7 @@ pub fn fold_powers_of_two(weights: &NvFp4Weights<'_>) -> Result<Option<NvFp4Weig
     let bases = (0..=18).map_while(|halvings| halved(largest, halvings));
     for base in bases.take_while(|base| order(base, &smallest).is_ge()) {
         if let Some(scales) = shift_scales(weights, base) {
-            let (n, k) = (weights.out_features(), weights.in_features());
-            let scales = LinearScales::new(n, k / BLOCK_SIZE, scales)?;
-            let folded =
-                NvFp4Weights::new(n, k, weights.packed().to_vec(), scales, GlobalScales::per_tensor(n, base))?;
-            return Ok(Some(folded));
+            return with_scales(weights, scales, base).map(Some);
         }
     }
     Ok(None)
@@ -120,7 +116,7 @@ pub fn requantize_block_scales(
         .map(|p| p.1)
         .max_by(|a, b| a.decode().get().total_cmp(&b.decode().get()))
         .unwrap_or(GlobalScale::ONE);
-    let (n, k, columns) = (weights.out_features(), weights.in_features(), weights.scales().cols());
+    let (k, columns) = (weights.in_features(), weights.scales().cols());
     let mut scales = weights.scales().bytes().to_vec();
     let mut errors = Vec::with_capacity(parts.len());
     let mut first_row = 0;
@@ -149,9 +145,23 @@ pub fn requantize_block_scales(
         errors.push(FoldError { first_row, rows, max_relative, relative_l2 });
         first_row += rows;
     }
-    let scales = LinearScales::new(n, columns, scales)?;
-    let folded = NvFp4Weights::new(n, k, weights.packed().to_vec(), scales, GlobalScales::per_tensor(n, base))?;
-    Ok((folded, errors))
+    Ok((with_scales(weights, scales, base)?, errors))
+}
+
+/// The codes of `weights` with other scales.
+fn with_scales(
+    weights: &NvFp4Weights<'_>,
+    scales: Vec<u8>,
+    global: GlobalScale,
+) -> Result<NvFp4Weights<'static>, Error> {
+    let (n, k) = (weights.out_features(), weights.in_features());
+    let scales = LinearScales::new(n, k / BLOCK_SIZE, scales)?;
+    let global = GlobalScales::per_tensor(n, global);
+    let folded = NvFp4Weights::new(n, k, weights.packed().to_vec(), scales, global)?;
+    match weights.stacked_rows() {
+        Some(rows) => folded.with_stacked_rows(rows),
+        None => Ok(folded),
+    }
 }
 
 /// Square root by Newton's method: `core` has none.

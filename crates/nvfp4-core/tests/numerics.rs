@@ -459,9 +459,28 @@ proptest! {
     #[test]
     fn gguf_blocks_are_undone(codes in prop::collection::vec(any::<u8>(), 64), scales in prop::collection::vec(0u8..0x7f, 8)) {
         let mut blocks = vec![0; 2 * gguf::BLOCK_BYTES];
-        gguf::from_checkpoint(&codes, &scales, &mut blocks).unwrap();
+        let linear = LinearScales::new(2, 4, &scales[..]).unwrap();
+        gguf::from_checkpoint(&codes, &linear, &mut blocks).unwrap();
         let (mut back, mut back_scales) = (vec![0; 64], vec![0; 8]);
-        gguf::to_checkpoint(&blocks, &mut back, &mut back_scales).unwrap();
+        gguf::to_checkpoint(&blocks, 4, &mut back, &mut back_scales).unwrap();
         prop_assert_eq!((codes, scales), (back, back_scales));
+    }
+
+    /// Neither direction loses what a scale means without saying where.
+    #[test]
+    fn gguf_scales_that_the_other_form_lacks(at in 0usize..8, byte in 0x7fu8..) {
+        let mut scales = vec![0x38; 8];
+        scales[at] = byte;
+        let mut blocks = vec![0x22; 2 * gguf::BLOCK_BYTES];
+        let place = Error::BlockScale { row: at / 4, column: at % 4, byte, count: 1 };
+        let linear = LinearScales::new(2, 4, &scales[..]).unwrap();
+        prop_assert_eq!(gguf::from_checkpoint(&[0x22; 64], &linear, &mut blocks), Err(place.clone()));
+
+        blocks[at / 4 * gguf::BLOCK_BYTES + at % 4] = byte;
+        let (mut codes, mut found) = (vec![0; 64], vec![0; 8]);
+        match gguf::to_checkpoint(&blocks, 4, &mut codes, &mut found) {
+            Ok(()) => prop_assert_eq!(nvfp4_core::e4m3::decode(found[at]), gguf::decode_scale(byte)),
+            Err(error) => prop_assert_eq!((byte, error), (0xff, place)),
+        }
     }
 }

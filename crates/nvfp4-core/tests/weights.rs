@@ -66,6 +66,43 @@ fn parts_of_a_fused_tensor() {
     }
 }
 
+/// What was stacked is known after stacking and cutting, and never guessed.
+#[test]
+fn stacked_rows_are_carried() {
+    let parts = [weights(&[4], 3, 0), weights(&[2], 3, 1), weights(&[2], 3, 2)];
+    assert_eq!(parts[0].stacked_rows(), None);
+    let fused = NvFp4Weights::concat_rows(&parts).unwrap();
+    assert_eq!(fused.stacked_rows(), Some(&[4, 2, 2][..]));
+    let again = NvFp4Weights::concat_rows(&[fused.clone(), weights(&[5], 3, 3)]).unwrap();
+    assert_eq!(again.stacked_rows(), Some(&[4, 2, 2, 5][..]));
+    assert_eq!(fused.slice_rows(1..5).unwrap().stacked_rows(), Some(&[3, 1][..]));
+    assert_eq!(fused.slice_columns(16..48).unwrap().stacked_rows(), fused.stacked_rows());
+    assert_eq!(fused.clone().into_owned().stacked_rows(), fused.stacked_rows());
+    let (folded, _) =
+        nvfp4_core::fold::requantize_block_scales(&sound(&[4, 4]).with_stacked_rows([4, 4]).unwrap()).unwrap();
+    assert_eq!(folded.stacked_rows(), Some(&[4, 4][..]));
+
+    // Global scales alone do not tell.
+    assert_eq!(weights(&[4, 4], 3, 0).stacked_rows(), None);
+    assert_eq!(
+        weights(&[8], 3, 0).with_stacked_rows([4, 0, 4]),
+        Err(Error::Zero { what: "rows of a stacked matrix" })
+    );
+    for wrong in [&[4, 3][..], &[], &[usize::MAX, 9]] {
+        assert!(
+            matches!(weights(&[8], 3, 0).with_stacked_rows(wrong), Err(Error::Size { expected: 8, .. })),
+            "{wrong:?}"
+        );
+    }
+}
+
+/// Weights whose block scales are all 1.
+fn sound(parts: &[usize]) -> NvFp4Weights<'static> {
+    let (packed, scales, global) = weights(parts, 3, 0).into_parts();
+    let scales = LinearScales::new(scales.rows(), 3, vec![0x38; scales.bytes().len()]).unwrap();
+    NvFp4Weights::new(scales.rows(), 48, packed, scales, global).unwrap()
+}
+
 proptest! {
     #[test]
     fn rows_concatenated_after_cutting(

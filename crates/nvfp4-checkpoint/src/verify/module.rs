@@ -116,14 +116,16 @@ impl<'a> ModuleCheck<'a> {
         }
         if let Storage::Gguf = self.module.storage {
             let (mut packed, mut scales) = (vec![0; n * k / 2], vec![0; n * k / BLOCK_SIZE]);
-            return match gguf::to_checkpoint(view.bytes, &mut packed, &mut scales) {
-                Ok(()) => Some(packed.into()),
-                Err(error) => {
-                    checked
-                        .add(self.found(self.names.packed, Finding::error(Fault::WrongShape, error.to_string())));
-                    None
+            let fault = match gguf::to_checkpoint(view.bytes, k / BLOCK_SIZE, &mut packed, &mut scales) {
+                Ok(()) => return Some(packed.into()),
+                Err(error @ nvfp4_core::Error::BlockScale { .. }) => {
+                    let message = format!("{error}; it means 480 there, which block scales of NVFP4 do not have");
+                    Finding::error(Fault::NanBlockScale, message)
                 }
+                Err(error) => Finding::error(Fault::WrongShape, error.to_string()),
             };
+            checked.add(self.found(self.names.packed, fault));
+            return None;
         }
         if view.dtype != TensorDType::U8 {
             let message = format!("expected U8 (two codes a byte), found {}", view.dtype);

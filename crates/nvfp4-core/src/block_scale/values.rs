@@ -30,8 +30,22 @@ impl LinearScales<'_> {
     ///
     /// Some exporters write NaN (`0x7F`) as the scale of blocks that are all zero (Model-Optimizer issue 1633); one
     /// such byte turns a whole output feature into NaN. Negative scales are read as positive by tensor cores.
+    ///
+    /// Costs one pass over the bytes, or nothing if they come from [`checked`](Self::checked).
     pub fn check_values(&self) -> Result<(), Error> {
-        self.check_bytes(|byte| byte >= NAN)
+        if self.sound { Ok(()) } else { self.check_bytes(|byte| byte >= NAN) }
+    }
+
+    /// The same scales, examined as by [`check_values`](Self::check_values) once and for all: what is cut out of them or
+    /// stacked from them is sound, too.
+    pub fn checked(self) -> Result<Self, Error> {
+        self.check_values()?;
+        Ok(Self { sound: true, ..self })
+    }
+
+    /// Whether [`check_values`](Self::check_values) knows the answer without looking.
+    pub const fn is_checked(&self) -> bool {
+        self.sound
     }
 
     /// [`Error::BlockScale`] with the first byte that is `bad` and the number of them, if there are any. `bad` must
@@ -65,6 +79,7 @@ impl LinearScales<'_> {
         self.check_bytes(|byte| byte > NAN)?;
         let mut repair = ScaleRepair::default();
         if self.check_values().is_ok() {
+            self.sound = true;
             return Ok(repair);
         }
         let cols = self.cols;
@@ -79,6 +94,7 @@ impl LinearScales<'_> {
                 repair.first_clamped.get_or_insert((i / cols, i % cols));
             }
         }
+        self.sound = true;
         Ok(repair)
     }
 }

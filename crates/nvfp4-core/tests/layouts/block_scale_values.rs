@@ -81,6 +81,35 @@ fn borrowed_scales_without_fault_stay_borrowed() {
     assert_eq!(borrowed.bytes().as_ptr(), bytes.as_ptr());
 }
 
+/// Scales that were examined stay examined when they are cut, stacked or repaired; one part that was not taints the whole.
+#[test]
+fn scales_are_examined_once() {
+    assert!(scales(2, 2, &[((1, 1), NAN)]).checked().is_err());
+    assert!(!scales(2, 2, &[]).is_checked());
+    let sound = scales(3, 4, &[]).checked().unwrap();
+    let (mut clean, mut repaired) = (scales(2, 2, &[]), scales(2, 2, &[((1, 1), NAN)]));
+    for scales in [&mut clean, &mut repaired] {
+        scales.repair_nan(&[0; 32]).unwrap();
+    }
+    for derived in [
+        sound.slice_rows(1..3).unwrap().into_owned(),
+        sound.slice_columns(1..3).unwrap(),
+        LinearScales::concat_rows([&sound, &sound]).unwrap(),
+        sound.clone(),
+        clean,
+        repaired,
+    ] {
+        assert!(derived.is_checked() && derived.check_values().is_ok(), "{derived:?}");
+    }
+    let unknown = scales(1, 2, &[((0, 1), NAN)]);
+    let known = scales(1, 2, &[]).checked().unwrap();
+    assert!(LinearScales::concat_rows([&known, &unknown]).unwrap().check_values().is_err());
+    assert_eq!(known, scales(1, 2, &[]), "equal by value");
+    let other = scales(1, 3, &[]);
+    assert!(matches!(LinearScales::concat_rows([&known, &other]), Err(Error::Size { expected: 2, found: 3, .. })));
+    assert!(known.slice_columns(1..3).is_err());
+}
+
 proptest! {
     /// The fast scan finds what a plain loop finds, at every place.
     #[test]
