@@ -1,9 +1,12 @@
 //! A checkpoint: its files, its configuration, its linear modules.
 
 use crate::{
-    Error, Source, TensorDType, TensorView,
+    Error, Source, TensorView,
     config::{self, QuantizationConfig, pattern::FusedModules, torchao},
-    resolve::{Scheme, Storage, resolve},
+    foreign_format::{ForeignFormat, foreign_format},
+    gguf,
+    quantize::is_embedding,
+    resolve::{Contradiction, Scheme, Storage, resolve},
 };
 use nvfp4_core::pack::NibbleOrder;
 use std::{
@@ -166,7 +169,26 @@ pub struct Module {
     pub scheme: Scheme,
     /// Bytes of its tensors.
     pub bytes: usize,
+    /// What the configuration and the tensors disagree about, if they do: packed NVFP4 that the configuration excludes,
+    /// dense or FP8 weights that it calls NVFP4, and the like.
+    ///
+    /// Packed NVFP4 is faulty then, since it cannot be told how its activations are meant, and does not load. A dense
+    /// weight is what it is: [`dense_weight`](Checkpoint::dense_weight) gives it, [`linear`](Checkpoint::linear) does not.
+    pub contradiction: Option<Contradiction>,
     pub(crate) storage: Storage,
+}
+
+/// What the tensors of a module are.
+struct Stored {
+    storage: Storage,
+    out_features: usize,
+    in_features: usize,
+}
+
+impl Stored {
+    fn new(storage: Storage, (out_features, in_features): (usize, usize)) -> Self {
+        Self { storage, out_features, in_features }
+    }
 }
 
 /// An opened checkpoint. Tensors stay in the mapped files until they are used.
@@ -214,21 +236,29 @@ impl Checkpoint {
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         let source = Source::open(path)?;
-        let config = if source.is_gguf() { None } else { config::read(directory(path))? };
-        let config = match config {
-            // torchao describes its parameters in the weight files.
-            Some((QuantizationConfig::Other(method), _)) if method == "torchao" => None,
-            other => other.map(|(config, _)| config),
-        };
+        let config = Self::read_config(path, &source)?;
         Ok(Self::with_config(path, source, config, options))
     }
 
-    /// As [`open_with`](Self::open_with), whatever the configuration files say: the tensors alone decide.
-    pub(crate) fn open_without_config(path: &Path, options: OpenOptions) -> Result<Self, Error> {
-        Ok(Self::with_config(path, Source::open(path)?, None, options))
+    /// What the configuration files beside a source say.
+    pub(crate) fn read_config(path: &Path, source: &Source) -> Result<Option<QuantizationConfig>, Error> {
+        if source.is_gguf() {
+            return Ok(None);
+        }
+        Ok(match config::read(directory(path))? {
+            // torchao describes its parameters in the weight files.
+            Some((QuantizationConfig::Other(method), _)) if method == "torchao" => None,
+            other => other.map(|(config, _)| config),
+        })
     }
 
-    fn with_config(path: &Path, source: Source, config: Option<QuantizationConfig>, options: OpenOptions) -> Self {
+    /// A checkpoint of these tensors, with this configuration; without one, the tensors alone decide.
+    pub(crate) fn with_config(
+        path: &Path,
+        source: Source,
+        config: Option<QuantizationConfig>,
+        options: OpenOptions,
+    ) -> Self {
         let mut checkpoint = Self {
             path: path.into(),
             source,
@@ -283,7 +313,8 @@ impl Checkpoint {
         self.modules.get(name)
     }
 
-    /// The weight of an unquantized module. A packed one is an error that says so.
+    /// The weight of an unquantized module. A packed one is an error that says so. What the configuration says of the
+    /// module does not matter; see [`Module::contradiction`].
     pub fn dense_weight(&self, module: &str) -> Result<TensorView<'_>, Error> {
         let found = self.require(module)?;
         match (&found.scheme, self.tensor(&format!("{module}.weight"))) {
@@ -332,7 +363,7 @@ impl Checkpoint {
         let mut names: Vec<&str> = Vec::new();
         for tensor in self.source.tensors() {
             let Some((module, suffix)) = tensor.name.rsplit_once('.') else { continue };
-            let weight = matches!(suffix, "weight" | "qweight") && tensor.shape.len() == 2;
+            let weight = matches!(suffix, "weight" | "qweight" | "dqweight") && tensor.shape.len() == 2;
             if (weight || PARTS.contains(&suffix)) && names.last() != Some(&module) {
                 names.push(module);
             }
@@ -348,69 +379,80 @@ impl Checkpoint {
         let has_input_scale = ["input_scale", "input_global_scale", "_weight_act_per_tensor_scale"]
             .into_iter()
             .any(|suffix| tensor(suffix).is_some());
+        let (scheme, contradiction, Stored { storage, out_features, in_features }) = match self.find_storage(name) {
+            Ok(None) => return None,
+            Err(error) => (Scheme::Faulty(Box::new(error)), None, Stored::new(Storage::Incomplete, (0, 0))),
+            Ok(Some(stored)) => {
+                let (names, fused) = (self.config_names(name), &self.options.fused_modules);
+                let config = self.config.as_ref();
+                let (scheme, contradiction) =
+                    resolve(config, &names, fused, &stored.storage, has_input_scale, is_embedding(name));
+                (scheme, contradiction, stored)
+            }
+        };
+        let suffixes = PARTS.iter().chain(&["weight", "bias", "scale", "qweight"]);
+        let bytes = suffixes.filter_map(|suffix| tensor(suffix)).map(|t| t.bytes.len()).sum();
+        Some(Module { name: name.into(), out_features, in_features, scheme, bytes, contradiction, storage })
+    }
+
+    /// How a module is stored; `None` if it is no linear module. The error is for tensors that make no whole module.
+    fn find_storage(&self, name: &str) -> Result<Option<Stored>, Error> {
+        let tensor = |suffix: &str| self.source.tensor(&format!("{name}.{suffix}"));
         let size = |view: TensorView<'_>, dimension: usize| view.shape.get(dimension).copied().unwrap_or(0);
+        let shape = |view: TensorView<'_>, per_byte: usize| (size(view, 0), size(view, 1).saturating_mul(per_byte));
         let missing = |suffix: &str| Error::MissingTensor {
             module: name.into(),
             tensor: format!("{name}.{suffix}"),
             why: "the module has other tensors of a quantized module".into(),
         };
-        let shape = |view: TensorView<'_>, per_byte: usize| (size(view, 0), size(view, 1).saturating_mul(per_byte));
-        let parameter = torchao::parameter(self.source.metadata(), &format!("{name}.weight"));
+        let unsupported = |reason: String| Error::Unsupported { module: name.into(), reason };
 
-        let (storage, (out_features, in_features)): (Result<Storage, Error>, _) =
-            if let Some(packed) = tensor("weight_packed") {
-                (Ok(Storage::CompressedTensors), shape(packed, 2))
-            } else if let Some(packed) = tensor("_weight_qdata") {
-                let storage = match parameter {
-                    Ok(Some(parameter)) => Ok(Storage::TorchAo(parameter)),
-                    Ok(None) => Err(Error::Unsupported {
-                        module: name.into(),
-                        reason: format!("the file's metadata does not describe the parameter `{name}.weight`"),
-                    }),
-                    Err(reason) => Err(Error::Unsupported { module: name.into(), reason }),
-                };
-                (storage, shape(packed, 2))
-            } else if let Ok(Some(_)) = parameter {
-                (Err(missing("_weight_qdata")), (0, 0))
-            } else if let Some(weight) = tensor("weight") {
-                if let Some(row) = self.source.nvfp4_row(weight.name) {
-                    (Ok(Storage::Gguf), (size(weight, 0), row))
-                } else if let Some(dtype) = weight.dtype.as_float() {
-                    (Ok(Storage::Dense(dtype)), shape(weight, 1))
-                } else if weight.dtype == TensorDType::U8 && !self.source.is_gguf() {
-                    (Ok(Storage::ModelOpt), shape(weight, 2))
-                } else {
-                    let what = match weight.dtype {
-                        TensorDType::F8E4M3 | TensorDType::F8E5M2 => "FP8".to_string(),
-                        _ if self.source.is_gguf() => "another GGUF type".to_string(),
-                        other => other.to_string(),
-                    };
-                    (Ok(Storage::Other(what)), shape(weight, 1))
-                }
-            } else if let Some(packed) = tensor("qweight") {
-                let what = format!("a `qweight` of {} (GPTQ, AWQ, FP-Quant …)", packed.dtype);
-                (Ok(Storage::Other(what)), (0, 0))
-            } else if tensor("weight_global_scale").is_some() || tensor("input_global_scale").is_some() {
-                (Err(missing("weight_packed")), (0, 0))
-            } else if tensor("weight_scale_2").is_some() || tensor("weight_scale").is_some() {
-                (Err(missing("weight")), (0, 0))
-            } else if PARTS.iter().any(|part| part.starts_with('_') && tensor(part).is_some()) {
-                (Err(missing("_weight_qdata")), (0, 0))
-            } else {
-                return None;
+        if let Some((kind, row)) = tensor("weight").and_then(|weight| self.source.gguf_type(weight.name)) {
+            let Some(weight) = tensor("weight") else { return Ok(None) };
+            let storage = match (kind == gguf::NVFP4, weight.dtype.as_float()) {
+                (true, _) if weight.shape.len() == 2 => Storage::Gguf,
+                (false, Some(dtype)) => Storage::Dense(dtype),
+                _ if weight.shape.len() == 2 => Storage::Foreign(ForeignFormat::Gguf(kind.name.into())),
+                _ => Storage::Foreign(ForeignFormat::Gguf(format!("{} of shape {:?}", kind.name, weight.shape))),
             };
-
-        let names = self.config_names(name);
-        let scheme = storage
-            .clone()
-            .and_then(|storage| {
-                resolve(self.config.as_ref(), &names, &self.options.fused_modules, &storage, has_input_scale)
-            })
-            .unwrap_or_else(|error| Scheme::Faulty(Box::new(error)));
-        let suffixes = PARTS.iter().chain(&["weight", "bias", "scale", "qweight"]);
-        let bytes = suffixes.filter_map(|suffix| tensor(suffix)).map(|t| t.bytes.len()).sum();
-        let storage = storage.unwrap_or_else(|error| Storage::Other(error.to_string()));
-        Some(Module { name: name.into(), out_features, in_features, scheme, bytes, storage })
+            return Ok(Some(Stored::new(storage, (size(weight, 0), row))));
+        }
+        if let Some(format) = foreign_format(tensor) {
+            // Only what holds a value in each element shows its shape.
+            let features = tensor("weight").filter(|_| format == ForeignFormat::Fp8).map(|w| shape(w, 1));
+            return Ok(Some(Stored::new(Storage::Foreign(format), features.unwrap_or_default())));
+        }
+        if let Some(packed) = tensor("weight_packed") {
+            return Ok(Some(Stored::new(Storage::CompressedTensors, shape(packed, 2))));
+        }
+        let parameter = torchao::parameter(self.source.metadata(), &format!("{name}.weight"));
+        if let Some(packed) = tensor("_weight_qdata") {
+            return match parameter.map_err(unsupported)? {
+                Some(parameter) => Ok(Some(Stored::new(Storage::TorchAo(parameter), shape(packed, 2)))),
+                None => {
+                    Err(unsupported(format!("the file's metadata does not describe the parameter `{name}.weight`")))
+                }
+            };
+        }
+        if let Ok(Some(_)) = parameter {
+            return Err(missing("_weight_qdata"));
+        }
+        if let Some(weight) = tensor("weight") {
+            return Ok(Some(match weight.dtype.as_float() {
+                Some(dtype) => Stored::new(Storage::Dense(dtype), shape(weight, 1)),
+                None => Stored::new(Storage::ModelOpt, shape(weight, 2)),
+            }));
+        }
+        let has = |suffixes: &[&str]| suffixes.iter().any(|suffix| tensor(suffix).is_some());
+        if has(&["weight_global_scale", "input_global_scale"]) {
+            Err(missing("weight_packed"))
+        } else if has(&["weight_scale_2", "weight_scale"]) {
+            Err(missing("weight"))
+        } else if PARTS.iter().any(|part| part.starts_with('_') && tensor(part).is_some()) {
+            Err(missing("_weight_qdata"))
+        } else {
+            Ok(None)
+        }
     }
 
     /// A module's name, and those under which the configuration may know it.

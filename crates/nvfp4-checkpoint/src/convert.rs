@@ -249,7 +249,9 @@ fn dense_modules(checkpoint: &Checkpoint, modules: &[Planned<'_>]) -> Vec<String
         .filter(|name| !quantized.contains(name) && !is_embedding(name))
         .map(String::from);
     let listed: Vec<String> = match checkpoint.config() {
-        Some(QuantizationConfig::ModelOpt(config)) => config.exclude.clone(),
+        Some(QuantizationConfig::ModelOpt(config)) => {
+            config.exclude.iter().map(|e| e.as_str().to_string()).collect()
+        }
         Some(QuantizationConfig::CompressedTensors(config)) => {
             config.ignore.iter().map(|p| p.as_str().to_string()).collect()
         }

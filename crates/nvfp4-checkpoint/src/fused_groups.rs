@@ -21,6 +21,33 @@ const FUSED: &[&[&str]] = &[
     &["q_a_proj", "kv_a_proj_with_mqa"],
 ];
 
+/// Last names of modules whose weight is stored fused: several matrices, stacked along the rows.
+///
+/// Source: the models of transformers, vLLM and diffusers, Megatron's and llama.cpp's names.
+const STORED_FUSED: &[&str] = &[
+    "qkv_proj",
+    "gate_up_proj",
+    "qkv",
+    "Wqkv",
+    "W_pack",
+    "c_attn",
+    "query_key_value",
+    "to_qkv",
+    "linear_qkv",
+    "wqkv",
+    "attn_qkv",
+    "gate_up",
+    "w13",
+    "in_proj_qkvz",
+    "in_proj_ba",
+    "fused_qkv_a_proj_with_mqa",
+];
+
+/// Whether a module of this name stores several matrices as one.
+pub(crate) fn is_stored_fused(module: &str) -> bool {
+    STORED_FUSED.contains(&module.rsplit('.').next().unwrap_or(module))
+}
+
 /// Modules of one fused layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FusedGroup {

@@ -64,7 +64,7 @@ pub(crate) fn tensor_names(storage: &Storage) -> Option<&'static Names> {
         Storage::CompressedTensors => Some(&COMPRESSED_TENSORS),
         Storage::TorchAo(_) => Some(&TORCHAO),
         Storage::Gguf => Some(&GGUF),
-        Storage::Dense(_) | Storage::Other(_) => None,
+        Storage::Dense(_) | Storage::Foreign(_) | Storage::Incomplete => None,
     }
 }
 
@@ -108,7 +108,8 @@ impl Checkpoint {
     }
 
     /// An NVFP4 layer whose weight is stored fused, with the rows of each part. Its global scales may be one value for all
-    /// parts, or one for each. Bias and weights stay joined; [`NvFp4Weights::slice_rows`] gives the parts.
+    /// parts, or one for each, and so may its input scales, of which the largest is taken. Bias and weights stay joined;
+    /// the weights know the [rows of each part](NvFp4Weights::stacked_rows), and [`NvFp4Weights::slice_rows`] gives them.
     pub fn linear_with_parts(&self, name: &str, rows: &[usize]) -> Result<NvFp4LinearLayer<'_>, Error> {
         self.load(self.require(name)?, Some(rows))
     }
@@ -199,7 +200,7 @@ impl Checkpoint {
             ActivationScheme::Nvfp4Static => {
                 let why =
                     "static W4A4 activations need it (weight-only and dynamic checkpoints say so in their config)";
-                Some(one_scale(self.part(name, names.input, why)?, names.encode)?)
+                Some(input_scale(self.part(name, names.input, why)?, names.encode, parts)?)
             }
             _ => {
                 if let Some(input) = input
@@ -217,7 +218,10 @@ impl Checkpoint {
             );
             return Err(Error::Unsupported { module: name.into(), reason });
         }
-        let weights = NvFp4Weights::new(n, k, packed, scales, global).map_err(in_tensor(packed_view))?;
+        let mut weights = NvFp4Weights::new(n, k, packed, scales, global).map_err(in_tensor(packed_view))?;
+        if let Some(rows) = parts {
+            weights = weights.with_stacked_rows(rows).map_err(in_tensor(packed_view))?;
+        }
         Ok(NvFp4LinearLayer { name: name.into(), weights, activation, input_scale, bias: self.bias(name, n)? })
     }
 
@@ -249,11 +253,14 @@ impl Checkpoint {
         parts: Option<&[usize]>,
     ) -> Result<GlobalScales, Error> {
         let (name, n) = (module.name.as_str(), module.out_features);
-        if let Some(parts) = parts
-            && parts.iter().sum::<usize>() != n
-        {
-            let reason = format!("its parts have {} rows in all, the weight has {n}", parts.iter().sum::<usize>());
-            return Err(Error::Unsupported { module: name.into(), reason });
+        if let Some(parts) = parts {
+            let rows = parts.iter().fold(0usize, |sum, &rows| sum.saturating_add(rows));
+            if rows != n || parts.contains(&0) {
+                let reason = format!(
+                    "its parts have {rows} rows in all, the weight has {n}; found {parts:?}, of which none may be zero"
+                );
+                return Err(Error::Unsupported { module: name.into(), reason });
+            }
         }
         let view = match self.tensor(&format!("{name}.{}", names.global)) {
             // torchao's metadata lists the scale of a parameter that has one.
@@ -272,16 +279,7 @@ impl Checkpoint {
             (1, _) => vec![n],
             (count, Some(parts)) if count == parts.len() => parts.to_vec(),
             (count, _) if count == n => vec![1; n],
-            (count, parts) => {
-                let hint = match parts {
-                    Some(parts) => format!("{} parts", parts.len()),
-                    None => "a fused module: load it with the rows of its parts".into(),
-                };
-                return Err(tensor_fault(
-                    view,
-                    format!("expected one value, or one for each part; found {count}; {hint}"),
-                ));
-            }
+            (count, parts) => return Err(not_one_or_each(view, count, parts)),
         };
         let mut first = 0;
         let mut scales = Vec::with_capacity(rows.len());
@@ -312,15 +310,29 @@ fn global_scale(value: f32, encode: bool) -> Result<GlobalScale, nvfp4_core::Err
     if encode { GlobalScale::from_encode(value) } else { GlobalScale::from_decode(value) }
 }
 
-/// The one scale of a tensor, or the largest of several: each is the scale of a part of a fused module, and the largest
-/// clips nothing.
-fn one_scale(view: TensorView<'_>, encode: bool) -> Result<GlobalScale, Error> {
-    if view.dtype != TensorDType::F32 || view.bytes.is_empty() {
-        return Err(tensor_fault(view, format!("expected F32 values, found {} {:?}", view.dtype, view.shape)));
+/// The input scale: one value, or the largest of one for each part of a fused module. The parts have the same input, and
+/// the largest clips nothing.
+fn input_scale(view: TensorView<'_>, encode: bool, parts: Option<&[usize]>) -> Result<GlobalScale, Error> {
+    if view.dtype != TensorDType::F32 {
+        return Err(tensor_fault(view, format!("expected F32, found {}", view.dtype)));
     }
-    let scales = view.floats()?.into_iter().map(|v| global_scale(v, encode)).collect::<Result<Vec<_>, _>>();
+    let values = view.floats()?;
+    if values.len() != 1 && parts.is_none_or(|parts| parts.len() != values.len()) {
+        return Err(not_one_or_each(view, values.len(), parts));
+    }
+    let scales = values.into_iter().map(|v| global_scale(v, encode)).collect::<Result<Vec<_>, _>>();
     let scales = scales.map_err(in_tensor(view))?;
-    Ok(scales.into_iter().reduce(larger).unwrap_or(GlobalScale::ONE))
+    scales.into_iter().reduce(larger).ok_or_else(|| not_one_or_each(view, 0, parts))
+}
+
+/// A scale tensor that holds neither one value nor one for each part.
+fn not_one_or_each(view: TensorView<'_>, found: usize, parts: Option<&[usize]>) -> Error {
+    let hint = match parts {
+        Some(parts) => format!("the module has {} parts", parts.len()),
+        None => "if the module is fused, load it with the rows of its parts".into(),
+    };
+    let shape = view.shape;
+    tensor_fault(view, format!("expected one value, or one for each part; found {found} ({shape:?}); {hint}"))
 }
 
 /// The scale that covers the larger range.
@@ -328,9 +340,17 @@ fn larger(a: GlobalScale, b: GlobalScale) -> GlobalScale {
     if b.decode().get() > a.decode().get() { b } else { a }
 }
 
+/// Why a module that is not packed NVFP4 does not load.
 fn not_nvfp4(module: &Module) -> Error {
-    let hint = match module.scheme {
-        Scheme::Dense(_) => "; run it as an unquantized layer, and list it among the ignored modules of the config",
+    if let Some(found) = &module.contradiction {
+        let (config, tensors) = (found.config.clone(), found.tensors.clone());
+        return Error::Contradiction { module: module.name.clone(), config, tensors };
+    }
+    let hint = match &module.storage {
+        Storage::Dense(_) => {
+            "; run it as an unquantized layer, and list it among the ignored modules of the config"
+        }
+        Storage::Foreign(format) => format.hint(),
         _ => "",
     };
     Error::NotNvFp4 { module: module.name.clone(), found: module.scheme.to_string(), hint: hint.into() }
@@ -342,21 +362,23 @@ pub(crate) fn join(
     layers: &[NvFp4LinearLayer<'_>],
     activation: ActivationScheme,
 ) -> Result<NvFp4LinearLayer<'static>, Error> {
-    let k = layers.first().map_or(0, |l| l.weights.in_features());
-    if let Some(other) = layers.iter().find(|l| l.weights.in_features() != k) {
-        let parts: Vec<_> =
-            layers.iter().map(|l| format!("{} has {} input features", l.name, l.weights.in_features())).collect();
-        let _ = other;
-        return Err(Error::MixedParts { module: name, parts: parts.join(", ") });
+    /// An error unless all layers are alike in what `of` says of them.
+    fn alike<T: PartialEq>(
+        name: &str,
+        layers: &[NvFp4LinearLayer<'_>],
+        of: impl Fn(&NvFp4LinearLayer<'_>) -> T,
+        words: impl Fn(&T) -> String,
+    ) -> Result<(), Error> {
+        if layers.windows(2).all(|pair| of(&pair[0]) == of(&pair[1])) {
+            return Ok(());
+        }
+        let parts: Vec<_> = layers.iter().map(|l| format!("{} {}", l.name, words(&of(l)))).collect();
+        Err(Error::MixedParts { module: name.into(), parts: parts.join(", ") })
     }
-    let with_bias = layers.iter().filter(|l| l.bias.is_some()).count();
-    if with_bias != 0 && with_bias != layers.len() {
-        let parts: Vec<_> = layers
-            .iter()
-            .map(|l| format!("{} has {} bias", l.name, if l.bias.is_some() { "a" } else { "no" }))
-            .collect();
-        return Err(Error::MixedParts { module: name, parts: parts.join(", ") });
-    }
+    alike(&name, layers, |l| l.weights.in_features(), |k| format!("has {k} input features"))?;
+    alike(&name, layers, |l| l.activation, |a| format!("is NVFP4 {a}"))?;
+    alike(&name, layers, |l| l.bias.is_some(), |b| format!("has {} bias", if *b { "a" } else { "no" }))?;
+    let with_bias = layers.iter().any(|l| l.bias.is_some());
     let weights: Vec<NvFp4Weights<'_>> = layers.iter().map(|l| l.weights.clone()).collect();
     let weights = NvFp4Weights::concat_rows(&weights)
         .map_err(|source| Error::Unsupported { module: name.clone(), reason: source.to_string() })?;
@@ -365,6 +387,6 @@ pub(crate) fn join(
         weights,
         activation,
         input_scale: layers.iter().filter_map(|l| l.input_scale).reduce(larger),
-        bias: (with_bias > 0).then(|| layers.iter().filter_map(|l| l.bias.as_deref()).flatten().copied().collect()),
+        bias: with_bias.then(|| layers.iter().filter_map(|l| l.bias.as_deref()).flatten().copied().collect()),
     })
 }

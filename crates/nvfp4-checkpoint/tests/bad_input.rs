@@ -219,6 +219,108 @@ fn gguf_files() {
     }
 }
 
+/// A GGUF file: metadata as (key, type, bytes), tensors as (name, sizes, type, offset), then data.
+fn gguf_of(metadata: &[(&str, u32, Vec<u8>)], tensors: &[(&str, &[u64], u32, u64)], data: usize) -> Vec<u8> {
+    let counts = [tensors.len() as u64, metadata.len() as u64].map(u64::to_le_bytes).concat();
+    let mut bytes = [&b"GGUF"[..], &3u32.to_le_bytes(), &counts].concat();
+    for (key, kind, value) in metadata {
+        bytes.extend([&string(key)[..], &kind.to_le_bytes(), value].concat());
+    }
+    for (name, sizes, kind, offset) in tensors {
+        bytes.extend([string(name), (sizes.len() as u32).to_le_bytes().to_vec()].concat());
+        sizes.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+        bytes.extend([&kind.to_le_bytes()[..], &offset.to_le_bytes()].concat());
+    }
+    bytes.resize(bytes.len().next_multiple_of(32) + data, 0);
+    bytes
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// Counts, lengths and nestings that no file can hold. Each is refused at once: none is allocated for, none is looped over.
+#[test]
+fn gguf_metadata_that_lies() {
+    let array = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
+    let nested =
+        |depth: usize| std::iter::repeat_n(array(9, 1), depth).flatten().chain(array(0, 0)).collect::<Vec<u8>>();
+    let huge = u64::MAX.to_le_bytes().to_vec();
+    let with_counts = |tensors: u64, values: u64| {
+        let mut bytes = gguf_of(&[], &[], 64);
+        bytes[8..16].copy_from_slice(&tensors.to_le_bytes());
+        bytes[16..24].copy_from_slice(&values.to_le_bytes());
+        bytes
+    };
+    let long_key = |length: u64| {
+        let mut bytes = gguf_of(&[("k", 4, vec![0; 4])], &[], 0);
+        bytes[24..32].copy_from_slice(&length.to_le_bytes());
+        bytes
+    };
+    for (bytes, expected) in [
+        (with_counts(u64::MAX, 0), "truncated"),
+        (with_counts(0, u64::MAX), "metadata key `` is there twice"),
+        (with_counts(1 << 40, 1), "truncated"),
+        (long_key(u64::MAX), "18446744073709551615 bytes reaches past the end"),
+        (long_key(1 << 33), "reaches past the end"),
+        (gguf_of(&[("k", 8, huge.clone())], &[], 0), "reaches past the end"),
+        (gguf_of(&[("k", 9, array(8, u64::MAX))], &[], 0), "truncated"),
+        (gguf_of(&[("k", 9, array(0, u64::MAX))], &[], 0), "18446744073709551615 bytes reaches past the end"),
+        (gguf_of(&[("k", 9, array(10, 1 << 61))], &[], 0), "array of 2305843009213693952 values"),
+        (gguf_of(&[("k", 9, array(9, u64::MAX))], &[], 0), "truncated"),
+        (gguf_of(&[("k", 9, nested(5))], &[], 64), "nested too deeply"),
+        (gguf_of(&[("k", 9, nested(100_000))], &[], 64), "nested too deeply"),
+        (gguf_of(&[("k", 9, array(77, 1))], &[], 64), "unknown metadata type 77"),
+        (gguf_of(&[("k", 13, vec![])], &[], 64), "unknown metadata type 13"),
+        (gguf_of(&[("k", 4, vec![1; 4]), ("k", 4, vec![2; 4])], &[], 64), "`k` is there twice"),
+        (gguf_of(&[("general.alignment", 4, vec![0; 4])], &[], 0), "general.alignment is 0"),
+        (gguf_of(&[("general.alignment", 4, vec![0xff; 4])], &[], 0), "general.alignment is 4294967295"),
+        (gguf_of(&[("general.alignment", 10, huge)], &[], 0), "general.alignment is 18446744073709551615"),
+        (gguf_of(&[("general.alignment", 8, string("x"))], &[], 0), "general.alignment is x"),
+        (gguf_of(&[], &[("t", &[1, 1, 1, 1, 1], 0, 0)], 64), "5 dimensions"),
+        ([&b"GGUF"[..], &3u32.to_be_bytes(), &[0; 16]].concat(), "big-endian"),
+    ] {
+        let text = open_gguf(&bytes).unwrap_err().to_string();
+        assert!(text.contains("model.gguf") && text.contains(expected), "expected {expected}: {text}");
+    }
+    // What is merely unusual is read.
+    let latin = [&1u64.to_le_bytes()[..], &[0xe9]].concat();
+    for good in [
+        gguf_of(&[("k", 9, nested(3))], &[], 0),
+        gguf_of(&[("general.author", 8, latin)], &[], 0),
+        gguf_of(&[("k", 9, array(8, 0))], &[("t", &[], 0, 0)], 4),
+        gguf_of(&[], &[("t", &[0, 5], 0, 0), ("u", &[2], 0, 0)], 8),
+    ] {
+        open_gguf(&good).unwrap();
+    }
+}
+
+/// Tensors that share bytes, in whatever order they are listed, and tensors outside the file.
+#[test]
+fn gguf_tensors_out_of_place() {
+    let f32s = |name, offset| (name, &[16u64][..], 0u32, offset);
+    for (tensors, expected) in [
+        (vec![f32s("a", 0), f32s("b", 32)], vec!["`b`", "inside `a`"]),
+        (vec![f32s("b", 32), f32s("a", 0)], vec!["`b`", "inside `a`"]),
+        (vec![f32s("a", 0), f32s("b", 0)], vec!["`b`", "inside `a`"]),
+        // One that lies in the middle of a longer one, behind another that does.
+        (vec![("long", &[64][..], 0, 0), f32s("in", 64), f32s("also", 128)], vec!["inside `long`"]),
+        (vec![f32s("a", 0), f32s("b", 1 << 40)], vec!["`b`", "truncated"]),
+        (vec![f32s("a", 0), f32s("b", u64::MAX - 31)], vec!["`b`", "truncated"]),
+        (vec![("a", &[u64::MAX, u64::MAX][..], 0, 0)], vec!["`a`", "rows must be"]),
+        (vec![("a", &[1 << 32, 1 << 32][..], 0, 0)], vec!["`a`", "overflows"]),
+        (vec![("a", &[100][..], 40, 0)], vec!["`a`", "multiples of 64 values, found 100"]),
+        (vec![("a", &[64][..], 4, 0)], vec!["`a`", "type 4 is not known"]),
+        (vec![f32s("a", 0), f32s("a", 64)], vec!["`a`", "twice"]),
+    ] {
+        let text = open_gguf(&gguf_of(&[], &tensors, 512)).unwrap_err().to_string();
+        assert!(expected.iter().all(|t| text.contains(t)), "{expected:?}: {text}");
+    }
+    // Gaps, padding and empty tensors inside others share nothing.
+    let apart = [f32s("a", 0), ("empty", &[0][..], 0, 32), f32s("b", 128)];
+    open_gguf(&gguf_of(&[], &apart, 512)).unwrap();
+}
+
 /// Opens, lists and loads all that can be; the outcome does not matter, that there is one does.
 fn exercise(path: &Path) {
     if let Ok(checkpoint) = Checkpoint::open(path) {

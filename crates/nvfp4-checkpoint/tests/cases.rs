@@ -380,7 +380,19 @@ fn configurations_that_cannot_be_used() {
     for (config, texts) in [
         (
             json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}}),
-            ["NVFP4_AWQ", "W4A16_NVFP4"],
+            ["NVFP4_AWQ", "scales the input"],
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}}),
+            ["NVFP4_SVD", "low-rank"],
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A8_NVFP4_FP8"}}),
+            ["W4A8_NVFP4_FP8", "FP8 activations"],
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP5"}}),
+            ["NVFP5", "W4A16_NVFP4"],
         ),
         (json!({"quantization_config": {"quant_method": "fp_quant"}}), ["FP-Quant", "m.p"]),
         (json!({"quantization_config": {"quant_method": "gptq"}}), ["`gptq`", "compressed-tensors"]),
@@ -514,4 +526,365 @@ fn other_containers() {
     models::write_file(&path, &tensors, &metadata(true, Value::Null));
     let error = Checkpoint::open(&path).unwrap().linear("m.p").unwrap_err();
     assert!(matches!(&error, Error::Values { tensor, .. } if tensor == "m.p._weight_scale"), "{error}");
+}
+
+/// A layer that is joined already is divided part by part, like its parts: never across them.
+#[test]
+fn shards_of_joined_layers() {
+    let rows = [8, 4, 4];
+    let mut tensors = Tensors::new();
+    for (i, part) in ["q_proj", "k_proj", "v_proj"].into_iter().enumerate() {
+        let mut module = modelopt(&format!("a.{part}"), rows[i], 32, 0, 0x38, 0.5 / (i + 1) as f32, Some(0.5));
+        module.get_mut(&format!("a.{part}.weight")).unwrap().bytes =
+            (0..rows[i] * 16).map(|j| (j * 7 + i) as u8).collect();
+        module.insert(format!("a.{part}.bias"), Tensor::new(Dtype::F32, &[rows[i]], &vec![i as f32; rows[i]]));
+        tensors.extend(module);
+    }
+    with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+        let parts: Vec<_> = ["q_proj", "k_proj", "v_proj"].map(|p| c.linear(&format!("a.{p}")).unwrap()).into();
+        let joined = c.linear("a.qkv_proj").unwrap();
+        for world in [1, 2, 4] {
+            for rank in (0..world).map(|rank| Rank { rank, world }) {
+                let apart = column_parallel(&parts, rank).unwrap();
+                let together = column_parallel(std::slice::from_ref(&joined), rank).unwrap();
+                assert_eq!((&together.weights, &together.bias), (&apart.weights, &apart.bias), "{rank:?}");
+                assert_eq!(together.weights.stacked_rows(), Some(&rows.map(|n| n / world)[..]));
+                // Sharding a shard is the same as sharding once.
+                let (halved, rest) = (Rank { rank: rank.rank * 2 / world, world: 2 }, world / 2);
+                if rest > 1 {
+                    let half = column_parallel(std::slice::from_ref(&joined), halved).unwrap();
+                    let again = column_parallel(&[half], Rank { rank: rank.rank % rest, world: rest }).unwrap();
+                    assert_eq!(again.weights, together.weights);
+                }
+            }
+        }
+        let error = column_parallel(&[joined], Rank { rank: 0, world: 8 }).unwrap_err().to_string();
+        assert!(error.contains("4 output features of part 2 of 3"), "{error}");
+        // A weight-only part beside a W4A4 one would get the other's activations.
+        let mut weight_only = parts[1].clone();
+        (weight_only.activation, weight_only.input_scale) = (ActivationScheme::Unquantized, None);
+        let error = column_parallel(&[parts[0].clone(), weight_only], Rank { rank: 0, world: 2 }).unwrap_err();
+        assert!(matches!(&error, Error::MixedParts { .. }), "{error}");
+    });
+}
+
+/// A weight that is stored fused tells nothing of its parts' rows: they are given, or the layer is not divided.
+#[test]
+fn shards_of_layers_that_are_stored_fused() {
+    for name in ["a.qkv_proj", "mlp.gate_up_proj", "attn.Wqkv", "h.0.attn.c_attn", "attn.query_key_value"] {
+        let mut tensors = modelopt(name, 8, 32, 0, 0x38, 0.5, Some(0.5));
+        tensors.get_mut(&format!("{name}.weight")).unwrap().bytes = (0..8 * 16).map(|i| i as u8).collect();
+        with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+            let half = Rank { rank: 1, world: 2 };
+            let error = column_parallel(&[c.linear(name).unwrap()], half).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("rows of its parts"), "{error}");
+            let known = c.linear_with_parts(name, &[4, 2, 2]).unwrap();
+            let shard = column_parallel(&[known], half).unwrap();
+            let codes: Vec<u8> =
+                [2..4, 5..6, 7..8].into_iter().flatten().flat_map(|row| row * 16..(row + 1) * 16).collect();
+            assert_eq!(shard.weights.packed(), codes);
+            // The caller may know that any row is a boundary.
+            let mut whole = c.linear(name).unwrap();
+            whole.weights = whole.weights.with_stacked_rows([8]).unwrap();
+            assert_eq!(
+                column_parallel(&[whole], half).unwrap().weights.packed()[..],
+                tensors[&format!("{name}.weight")].bytes[64..]
+            );
+            // Columns are the same for all parts.
+            assert!(row_parallel(&c.linear(name).unwrap(), half).is_ok());
+        });
+    }
+}
+
+/// Scales come one for all parts, or one for each; any other number is a file of something else.
+#[test]
+fn scale_vectors_of_other_lengths() {
+    for scale in ["input_scale", "weight_scale_2"] {
+        for (count, parts, fits) in [
+            (1, None, true),
+            (1, Some(&[4, 2, 2][..]), true),
+            (3, Some(&[4, 2, 2]), true),
+            (3, None, false),
+            (2, Some(&[4, 2, 2]), false),
+            (5, None, false),
+            (0, None, false),
+            (0, Some(&[4, 2, 2]), false),
+        ] {
+            let mut tensors = modelopt("a.qkv_proj", 8, 32, 2, 0x38, 0.5, Some(0.5));
+            let values: Vec<f32> = (0..count).map(|i| 0.5 / (i + 1) as f32).collect();
+            tensors.insert(format!("a.qkv_proj.{scale}"), Tensor::new(Dtype::F32, &[count], &values));
+            with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+                let layer = match parts {
+                    Some(parts) => c.linear_with_parts("a.qkv_proj", parts),
+                    None => c.linear("a.qkv_proj"),
+                };
+                match layer {
+                    Ok(layer) => {
+                        assert!(fits, "{scale}: {count} values, parts {parts:?}");
+                        assert_eq!(layer.input_scale.unwrap().decode().get(), 0.5, "the largest");
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        assert!(!fits, "{text}");
+                        let found = format!("found {count} ([{count}])");
+                        assert!(text.contains(scale) && text.contains(&found), "{text}");
+                    }
+                }
+            });
+        }
+    }
+    let tensors = modelopt("m", 8, 32, 2, 0x38, 0.5, Some(0.5));
+    with(&tensors, Some(modelopt_config(STATIC(), &[])), |_, c| {
+        for parts in [&[4, 3][..], &[8, 0], &[], &[usize::MAX, 9]] {
+            assert!(c.linear_with_parts("m", parts).is_err(), "{parts:?}");
+        }
+    });
+}
+
+/// A mixed configuration gives each layer a size of its blocks; so do config groups. Only 16 is NVFP4.
+#[test]
+fn group_sizes_of_layers_and_groups() {
+    let tensors: Tensors =
+        ["a", "b", "c"].into_iter().flat_map(|m| modelopt(m, 2, 32, 2, 0x38, 0.5, Some(0.25))).collect();
+    let mixed = |size: Value, all: Value| {
+        json!({"quantization_config": {
+            "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "group_size": all,
+            "quantized_layers": {
+                "a": {"quant_algo": "NVFP4", "group_size": size}, "b": {"quant_algo": "NVFP4", "group_size": 16},
+                "c": {"quant_algo": "W4A16_NVFP4"},
+            },
+        }})
+    };
+    with(&tensors, Some(mixed(json!(16), Value::Null)), |_, c| {
+        assert!(["a", "b", "c"].iter().all(|m| c.linear(m).is_ok()));
+    });
+    with(&tensors, Some(mixed(json!("32"), Value::Null)), |_, c| {
+        let text = c.linear("a").unwrap_err().to_string();
+        assert!(text.contains("`a`") && text.contains("32") && text.contains("16"), "{text}");
+        assert!(c.linear("b").is_ok() && c.linear("c").is_ok(), "only the layer that says so");
+    });
+    with(&tensors, Some(mixed(json!(16), json!(32))), |_, c| {
+        assert!(c.linear("a").is_ok() && c.linear("b").is_ok());
+        assert!(c.linear("c").unwrap_err().to_string().contains("32"), "what a layer does not say, the whole does");
+    });
+    let group = |size: Value| {
+        json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": {
+            "group_0": {"weights": {"group_size": 16}, "input_activations": {"dynamic": false}, "targets": ["Linear"]},
+            "group_1": {"weights": {"group_size": size}, "input_activations": {"dynamic": false}, "targets": ["x"]},
+        }}})
+    };
+    with(&tensors, Some(group(json!(16))), |_, c| assert!(c.linear("a").is_ok()));
+    with(&tensors, Some(group(json!(128))), |_, c| {
+        assert!(c.linear("a").unwrap_err().to_string().contains("128"));
+    });
+    for wrong in [mixed(json!("many"), Value::Null), mixed(json!(-1), Value::Null), group(json!([16]))] {
+        let folder = tempfile::tempdir().unwrap();
+        models::write(folder.path(), &tensors);
+        std::fs::write(folder.path().join("config.json"), wrong.to_string()).unwrap();
+        let text = Checkpoint::open(folder.path()).unwrap_err().to_string();
+        assert!(text.contains("group_size") && text.contains("an integer"), "{text}");
+    }
+}
+
+/// Exclusion lists of thousands of patterns over models of thousands of modules.
+#[test]
+fn long_exclusion_lists() {
+    let entries: Vec<String> = (0..500).map(|i| format!("model.layers.{i}.*[0-9].never?")).collect();
+    let config = json!({"quant_algo": "NVFP4", "exclude_modules": entries});
+    let config = nvfp4_checkpoint::config::modelopt::Config::parse(&config).unwrap();
+    let fused = FusedModules::default();
+    // What is taken apart here for each entry and module would take minutes.
+    let excluded = (0..10_000)
+        .map(|i| {
+            format!(
+                "model.layers.{}.mlp.experts.{}.{}",
+                i % 100,
+                i / 100,
+                if i == 77 { "7.never1" } else { "up_proj" }
+            )
+        })
+        .filter(|name| config.is_excluded(name, &fused).unwrap())
+        .count();
+    assert_eq!(excluded, 1);
+}
+
+/// The configuration and the tensors disagree, either way: the module says so, and nothing loads as what it is not.
+#[test]
+fn contradictions() {
+    let dense = || Tensors::from([("m.weight".to_string(), Tensor::new(Dtype::BF16, &[2, 32], &[1.0; 64]))]);
+    let fp8 = || {
+        Tensors::from([
+            ("m.weight".to_string(), bytes(Dtype::F8_E4M3, &[2, 32], vec![0x38; 64])),
+            ("m.weight_scale".to_string(), scalar(1.0)),
+        ])
+    };
+    let torchao = || {
+        Tensors::from([
+            ("m._weight_qdata".to_string(), bytes(Dtype::U8, &[2, 16], vec![0x22; 32])),
+            ("m._weight_scale".to_string(), bytes(Dtype::F8_E4M3, &[2, 2], vec![0x38; 4])),
+        ])
+    };
+    let (mo, ct) = (modelopt("m", 2, 32, 2, 0x38, 0.5, Some(0.25)), packed("m", 2, 32, 2, 0x38, 2.0, Some(4.0)));
+    let ct_static = || ct_config(nvfp4_args(json!("local")), &[]);
+    let mixed = |algorithm: &str| {
+        json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"m": {"quant_algo": algorithm}}}})
+    };
+    let nothing: Option<(&str, &str)> = None;
+    let (excluded, nvfp4) = ("it is excluded from quantization", "it is NVFP4");
+    for (tensors, config, expected, loads) in [
+        (dense(), None, nothing, false),
+        (dense(), Some(modelopt_config(STATIC(), &["m"])), nothing, false),
+        (dense(), Some(modelopt_config(STATIC(), &[])), Some((nvfp4, "dense bf16")), false),
+        (dense(), Some(ct_static()), Some((nvfp4, "dense bf16")), false),
+        (dense(), Some(mixed("NVFP4")), Some((nvfp4, "dense bf16")), false),
+        (dense(), Some(mixed("FP8")), Some(("it is FP8", "dense bf16")), false),
+        (fp8(), None, nothing, false),
+        (fp8(), Some(modelopt_config(STATIC(), &[])), Some((nvfp4, "FP8")), false),
+        (fp8(), Some(modelopt_config(STATIC(), &["m"])), Some((excluded, "FP8")), false),
+        (fp8(), Some(mixed("FP8")), nothing, false),
+        (fp8(), Some(mixed("W4A16_NVFP4")), Some((nvfp4, "FP8")), false),
+        (mo.clone(), None, nothing, true),
+        (mo.clone(), Some(modelopt_config(STATIC(), &[])), nothing, true),
+        (mo.clone(), Some(modelopt_config(STATIC(), &["m"])), Some((excluded, "packed NVFP4")), false),
+        (mo.clone(), Some(mixed("FP8")), Some(("it is FP8", "packed NVFP4")), false),
+        (mo.clone(), Some(ct_static()), Some(("the format is compressed-tensors", "ModelOpt")), false),
+        (ct.clone(), Some(ct_static()), nothing, true),
+        (
+            ct.clone(),
+            Some(ct_config(nvfp4_args(json!("local")), &["m"])),
+            Some(("ignore list", "packed NVFP4")),
+            false,
+        ),
+        (ct, Some(modelopt_config(STATIC(), &[])), Some(("the format is ModelOpt", "compressed-tensors")), false),
+        (torchao(), Some(modelopt_config(STATIC(), &[])), Some(("the format is ModelOpt", "torchao")), false),
+    ] {
+        let metadata = r#"{"_type": "NVFP4Tensor", "_data": {"block_size": 16, "is_swizzled_scales": false}}"#;
+        let metadata = HashMap::from([("m.weight".to_string(), metadata.to_string())]);
+        let folder = tempfile::tempdir().unwrap();
+        models::write_file(&folder.path().join("model.safetensors"), &tensors, &metadata_if(&tensors, metadata));
+        if let Some(config) = &config {
+            std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        }
+        let c = Checkpoint::open(folder.path()).unwrap();
+        let module = c.module("m").unwrap();
+        let found = module.contradiction.as_ref();
+        let shown = found.map(ToString::to_string).unwrap_or_default();
+        assert_eq!(found.is_some(), expected.is_some(), "{config:?}: {shown}");
+        if let (Some(found), Some((says, holds))) = (found, expected) {
+            assert!(found.config.contains(says) && found.tensors.contains(holds), "{shown}");
+            let error = c.linear("m").unwrap_err();
+            assert!(matches!(error, Error::Contradiction { .. }), "{error}");
+        }
+        assert_eq!(c.linear("m").is_ok(), loads, "{config:?}");
+        // A dense weight is what it is.
+        assert_eq!(c.dense_weight("m").is_ok(), tensors == dense());
+    }
+    // Embedding tables are no linear modules.
+    let table = Tensors::from([("model.embed_tokens.weight".to_string(), dense().remove("m.weight").unwrap())]);
+    with(&table, Some(modelopt_config(STATIC(), &[])), |_, c| {
+        assert_eq!(c.module("model.embed_tokens").unwrap().contradiction, None);
+    });
+}
+
+/// The metadata for tensors that need it.
+fn metadata_if(tensors: &Tensors, metadata: HashMap<String, String>) -> HashMap<String, String> {
+    if tensors.keys().any(|name| name.contains("_qdata")) { metadata } else { HashMap::new() }
+}
+
+/// Each format that is not read is named by what it stores, with what to do.
+#[test]
+fn formats_that_are_not_read() {
+    let raw = |dtype, shape: &[usize]| {
+        let bits = match dtype {
+            Dtype::I32 | Dtype::U32 | Dtype::F32 => 32,
+            Dtype::F16 | Dtype::BF16 | Dtype::I16 => 16,
+            _ => 8,
+        };
+        bytes(dtype, shape, vec![0; shape.iter().product::<usize>() * bits / 8])
+    };
+    type Named<'a> = Vec<(&'a str, Tensor)>;
+    let fp_quant = |block: usize| -> Named<'_> {
+        vec![
+            ("qweight", raw(Dtype::U8, &[8, 64])),
+            ("scales", raw(Dtype::U8, &[8, 128 / block])),
+            ("weight_global_scale", raw(Dtype::F32, &[1])),
+            ("act_global_scale", raw(Dtype::F32, &[1])),
+            ("forward_hadamard_matrix", raw(Dtype::BF16, &[16, 16])),
+            // Kept, though nothing is in them.
+            ("weight", raw(Dtype::BF16, &[0])),
+            ("dqweight", raw(Dtype::BF16, &[0])),
+        ]
+    };
+    let gptq: Named<'_> = vec![
+        ("qweight", raw(Dtype::I32, &[16, 8])),
+        ("qzeros", raw(Dtype::I32, &[1, 1])),
+        ("scales", raw(Dtype::F16, &[1, 8])),
+        ("g_idx", raw(Dtype::I32, &[128])),
+    ];
+    let awq: Named<'_> = vec![
+        ("qweight", raw(Dtype::I32, &[128, 1])),
+        ("qzeros", raw(Dtype::I32, &[1, 1])),
+        ("scales", raw(Dtype::F16, &[1, 8])),
+    ];
+    for (tensors, what, hint) in [
+        (fp_quant(16), "FP-Quant NVFP4", "forward_hadamard_matrix"),
+        (fp_quant(32), "FP-Quant MXFP4", "forward_hadamard_matrix"),
+        (
+            vec![
+                ("dqweight", raw(Dtype::BF16, &[8, 128])),
+                ("forward_hadamard_matrix", raw(Dtype::BF16, &[16, 16])),
+                ("act_global_scale", raw(Dtype::F32, &[1])),
+                ("weight", raw(Dtype::BF16, &[0])),
+                ("qweight", raw(Dtype::U8, &[0])),
+                ("scales", raw(Dtype::U8, &[0])),
+            ],
+            "FP-Quant, pseudo-quantized",
+            "forward_hadamard_matrix",
+        ),
+        (gptq.clone(), "GPTQ", ""),
+        (gptq.into_iter().take(3).collect(), "GPTQ", ""),
+        (awq, "AWQ", ""),
+        (
+            vec![
+                ("weight", raw(Dtype::U8, &[512, 1])),
+                ("weight.absmax", raw(Dtype::U8, &[16])),
+                ("weight.quant_map", raw(Dtype::F32, &[16])),
+            ],
+            "bitsandbytes 4-bit",
+            "",
+        ),
+        (vec![("weight", raw(Dtype::I8, &[8, 128])), ("SCB", raw(Dtype::F32, &[8]))], "bitsandbytes 8-bit", ""),
+        (
+            vec![
+                ("weight_packed", raw(Dtype::I32, &[8, 16])),
+                ("weight_scale", raw(Dtype::BF16, &[8, 1])),
+                ("weight_shape", raw(Dtype::I32, &[2])),
+            ],
+            "packed integers",
+            "",
+        ),
+        (vec![("weight", raw(Dtype::U32, &[8, 16])), ("scales", raw(Dtype::U8, &[8, 8]))], "MLX", ""),
+        (
+            vec![
+                ("weight", raw(Dtype::U8, &[8, 64])),
+                ("weight_sf", raw(Dtype::U8, &[128, 8])),
+                ("weight_global_scale", raw(Dtype::F32, &[1])),
+            ],
+            "weight_sf",
+            "original model",
+        ),
+        (vec![("weight", raw(Dtype::F8_E4M3, &[8, 128])), ("weight_scale", raw(Dtype::F32, &[1]))], "FP8", ""),
+        (vec![("qweight", raw(Dtype::I16, &[8, 16]))], "`qweight` of I16", ""),
+        (vec![("weight", raw(Dtype::I16, &[8, 16]))], "`weight` of I16", ""),
+    ] {
+        let named: Tensors = tensors.into_iter().map(|(suffix, t)| (format!("m.{suffix}"), t)).collect();
+        with(&named, None, |_, c| {
+            let scheme = c.module("m").unwrap_or_else(|| panic!("{what}")).scheme.to_string();
+            assert!(scheme.contains(what), "{what}: {scheme}");
+            let error = c.linear("m").unwrap_err();
+            assert!(matches!(error, Error::NotNvFp4 { .. }) && error.to_string().contains(hint), "{error}");
+            assert!(c.dense_weight("m").is_err());
+        });
+    }
 }

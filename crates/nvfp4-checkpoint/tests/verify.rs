@@ -391,6 +391,25 @@ fn configuration_and_tensors_must_agree() {
             ]
         );
 
+        // FP8, and not in it.
+        let patient = Patient::llama(format);
+        let (packed, scales) = (patient.tensor(DOWN, "codes"), format!("{DOWN}.weight_scale"));
+        patient.edit(|tensors| {
+            let shape = tensors[&packed].shape.clone();
+            tensors.retain(|name, _| !name.starts_with(DOWN));
+            let fp8 = Tensor {
+                dtype: Dtype::F8_E4M3,
+                bytes: vec![0x38; shape[0] * shape[1] * 2],
+                shape: vec![shape[0], shape[1] * 2],
+            };
+            tensors.insert(format!("{DOWN}.weight"), fp8);
+            tensors.insert(scales, Tensor::new(Dtype::F32, &[1], &[1.0]));
+        });
+        let report = check(&patient.path());
+        let weight = format!("{DOWN}.weight");
+        assert_eq!(summary(&report), [(Severity::Error, Fault::Contradiction, Some(weight.as_str()), vec![])]);
+        assert!(report.findings[0].message.contains("it is NVFP4") && report.findings[0].message.contains("FP8"));
+
         // A prefix that no module has.
         let patient = Patient::llama(format);
         ignore(&patient, serde_json::json!(["language_model.lm_head", "language_model.model.layers.1.mlp.odd"]));
@@ -462,6 +481,93 @@ fn files_that_cannot_be_read_are_findings() {
     let mut options = VerifyOptions::default();
     options.original = Some(folder.path().join("no"));
     assert!(verify(golden_checkpoints().first().unwrap(), &options, &()).is_err());
+}
+
+/// A header with several faults is one finding for each, wherever they are and whatever the container; what only follows
+/// from them is none.
+#[test]
+fn all_faults_of_a_header_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let faults = |path: &Path, expected: &[(&str, &str)]| {
+        let report = check(path);
+        let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        assert!(report.findings.iter().all(|f| (f.severity, f.fault) == (Severity::Error, Fault::Unreadable)));
+        for (tensor, what) in expected {
+            let named = |text: &&String| text.contains(&format!("`{tensor}`")) && text.contains(what);
+            assert_eq!(found.iter().filter(named).count(), 1, "{tensor} {what}: {found:#?}");
+        }
+    };
+    let safetensors = |header: serde_json::Value, data: usize| {
+        let header = header.to_string();
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
+    };
+    let tensor = |dtype: &str, shape: &[u64], offsets: [u64; 2]| serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+    let file = folder.path().join("model.safetensors");
+    let descriptions = serde_json::json!({
+        "a": tensor("F99", &[1], [0, 4]),
+        "b": tensor("F32", &[2], [4, 8]),
+        "c": tensor("F32", &[1], [8, 12]), // sound
+        "d": tensor("F32", &[4], [12, 28]),
+        "e": tensor("F4", &[3], [12, 14]),
+        "f": tensor("U8", &[u64::MAX, 3], [12, 14]),
+    });
+    fs::write(&file, safetensors(descriptions, 16)).unwrap();
+    faults(
+        &file,
+        &[("a", "F99"), ("b", "8 bytes"), ("d", "truncated"), ("e", "whole number"), ("f", "whole number")],
+    );
+    let places = serde_json::json!({
+        "a": tensor("F32", &[1], [0, 4]),
+        "b": tensor("F32", &[2], [2, 10]),
+        "c": tensor("F32", &[1], [12, 16]),
+    });
+    fs::write(&file, safetensors(places, 16)).unwrap();
+    faults(&file, &[("b", "overlaps"), ("c", "gap")]);
+
+    // Two shards with a fault each; a third that is not there. That the index names their tensors is no fault of its own.
+    let shards = tempfile::tempdir().unwrap();
+    let weight_map = serde_json::json!({"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"});
+    fs::write(
+        shards.path().join("model.safetensors.index.json"),
+        serde_json::json!({"weight_map": weight_map}).to_string(),
+    )
+    .unwrap();
+    let one = |name: &str, dtype: &str| safetensors(serde_json::json!({name: tensor(dtype, &[1], [0, 4])}), 4);
+    fs::write(shards.path().join("1.safetensors"), one("a", "F31")).unwrap();
+    fs::write(shards.path().join("2.safetensors"), one("b", "F64")).unwrap();
+    let absent = shards.path().join("3.safetensors").display().to_string();
+    faults(shards.path(), &[("a", "F31"), ("b", "8 bytes"), (absent.as_str(), "cannot be read")]);
+    // Sound shards, and an index that is wrong three times.
+    fs::write(shards.path().join("1.safetensors"), one("a", "F32")).unwrap();
+    fs::write(shards.path().join("2.safetensors"), one("b", "F32")).unwrap();
+    let weight_map = serde_json::json!({"a": "2.safetensors", "x": "2.safetensors", "y": "1.safetensors"});
+    fs::write(
+        shards.path().join("model.safetensors.index.json"),
+        serde_json::json!({"weight_map": weight_map}).to_string(),
+    )
+    .unwrap();
+    faults(shards.path(), &[("a", "it is in 1"), ("x", "is not"), ("y", "is not"), ("b", "does not name")]);
+
+    // GGUF: a type that nobody knows, rows of half a block, an overlap.
+    let path = folder.path().join("m.gguf");
+    models::write_gguf(
+        &path,
+        &[
+            ("a", vec![8], 0, vec![0; 32]),
+            ("b", vec![8], 99, vec![0; 32]),
+            ("c", vec![2, 32], 40, vec![0; 36]),
+            ("d", vec![16], 0, vec![0; 32]), // 64 bytes, into the next
+            ("e", vec![8], 0, vec![0; 32]),
+        ],
+    );
+    faults(&path, &[("b", "type 99"), ("c", "multiples of 64"), ("e", "inside `d`")]);
+
+    // More than anybody wants to read.
+    let many = (0..3000).map(|i| (format!("t{i}"), tensor("F99", &[1], [0, 4]))).collect::<serde_json::Map<_, _>>();
+    fs::write(&file, safetensors(many.into(), 4)).unwrap();
+    let report = check(&file);
+    assert!(report.findings.len() < 2000 && report.findings.iter().any(|f| f.message.contains("2000 more")));
 }
 
 /// Values whose rows and blocks have uneven sizes, as real weights do.

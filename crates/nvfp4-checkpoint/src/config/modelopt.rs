@@ -2,9 +2,10 @@
 //!
 //! The rules are vLLM 0.33's `ModelOptNvFp4Config` (`from_config`, `is_layer_excluded`) and `ModelOptMixedPrecisionConfig`.
 
-use super::pattern::{FusedModules, fnmatch};
+use super::pattern::{FusedModules, Glob};
+use nvfp4_core::BLOCK_SIZE;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound};
 
 /// A ModelOpt configuration.
 #[derive(Clone, PartialEq, Debug)]
@@ -16,11 +17,20 @@ pub struct Config {
     /// True if the key/value cache is FP8.
     pub kv_cache_fp8: bool,
     /// Names and patterns of modules that are not quantized.
-    pub exclude: Vec<String>,
+    pub exclude: Vec<Glob>,
     /// True if the activations' global scale is computed for each call.
     pub dynamic_activations: bool,
-    /// For [`Algorithm::Mixed`]: what each layer is quantized to.
-    pub layers: BTreeMap<String, Algorithm>,
+    /// For [`Algorithm::Mixed`]: how each layer is quantized.
+    pub layers: BTreeMap<String, LayerQuantization>,
+}
+
+/// How a layer is quantized.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LayerQuantization {
+    /// What it is quantized to.
+    pub algorithm: Algorithm,
+    /// Values that share a block scale.
+    pub group_size: usize,
 }
 
 /// A quantization algorithm.
@@ -33,13 +43,30 @@ pub enum Algorithm {
     NvFp4WeightOnly,
     /// `MIXED_PRECISION`: see [`Config::layers`].
     Mixed,
-    /// One that is not NVFP4.
+    /// Another one, among them those that add something to NVFP4 (`NVFP4_AWQ`, `NVFP4_SVD`, `W4A8_NVFP4_FP8`).
     Other(String),
 }
 
-/// Names that ModelOpt and vLLM know.
-const KNOWN: &[&str] =
-    &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION"];
+/// Names that ModelOpt 0.47 and vLLM know.
+const KNOWN: &[&str] = &[
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "FP8_PB_REAL",
+    "FP8_PB_WO",
+    "MXFP4",
+    "MXFP8",
+    "NVFP4",
+    "NVFP4_AWQ",
+    "NVFP4_SVD",
+    "W4A16_AWQ",
+    "W4A16_NVFP4",
+    "W4A8_AWQ",
+    "W4A8_MXFP4_FP8",
+    "W4A8_NVFP4_FP8",
+    "W8A16",
+    "W8A8_SQ_PER_CHANNEL",
+    "MIXED_PRECISION",
+];
 /// Modules whose name holds one of these are never quantized.
 const NEVER: &[&str] = &["vision_tower", "vision_model", "vit_large_projector"];
 
@@ -60,7 +87,7 @@ pub enum ConfigError {
     #[error("`{field}` must be {expected}, found {found}")]
     Type {
         /// The field.
-        field: &'static str,
+        field: String,
         /// What it must be.
         expected: &'static str,
         /// What it is.
@@ -79,17 +106,39 @@ fn algorithm(name: &str) -> Result<Algorithm, ConfigError> {
     }
 }
 
-/// A list of strings, or the empty list for null and absence.
-fn names(value: Option<&Value>) -> Result<Vec<String>, ConfigError> {
+/// A number of values that share a scale; some exports write it as text.
+fn group_size(value: Option<&Value>, field: &str) -> Result<Option<usize>, ConfigError> {
+    let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(None) };
+    let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
+    match number.and_then(|n| usize::try_from(n).ok()) {
+        Some(number) => Ok(Some(number)),
+        None => Err(ConfigError::Type { field: field.into(), expected: "an integer", found: value.to_string() }),
+    }
+}
+
+/// The number of values that share a scale in modules that do not say so themselves: the configuration's, else the
+/// config groups'. Of those that differ one that NVFP4 does not have, so that no module is taken for what it is not.
+fn group_size_of_all(own: Option<&Value>, groups: &[&Value]) -> Result<usize, ConfigError> {
+    let mut size = group_size(own, "group_size")?;
+    for group in groups.iter().filter(|_| own.is_none_or(Value::is_null)) {
+        let weights = group.get("weights").and_then(|w| w.get("group_size"));
+        let found = group_size(weights, "config_groups.*.weights.group_size")?;
+        size = found.filter(|&n| n != BLOCK_SIZE || size.is_none()).or(size);
+    }
+    Ok(size.unwrap_or(BLOCK_SIZE))
+}
+
+/// A list of names and patterns, empty for null and absence.
+fn globs(value: Option<&Value>) -> Result<Vec<Glob>, ConfigError> {
     let wrong = |found: &Value| ConfigError::Type {
-        field: "exclude_modules",
+        field: "exclude_modules".into(),
         expected: "a list of names",
         found: found.to_string(),
     };
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(list)) => {
-            list.iter().map(|v| v.as_str().map(String::from).ok_or_else(|| wrong(v))).collect()
+            list.iter().map(|v| v.as_str().map(Glob::new).ok_or_else(|| wrong(v))).collect()
         }
         Some(other) => Err(wrong(other)),
     }
@@ -109,20 +158,9 @@ impl Config {
                 return Err(ConfigError::MissingFields(missing));
             }
         }
-        let group_size = match part.get("group_size") {
-            None | Some(Value::Null) => nvfp4_core::BLOCK_SIZE,
-            Some(value) => {
-                let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
-                let number = number.and_then(|n| usize::try_from(n).ok());
-                number.ok_or_else(|| ConfigError::Type {
-                    field: "group_size",
-                    expected: "an integer",
-                    found: value.to_string(),
-                })?
-            }
-        };
         let groups: Vec<&Value> =
             part.get("config_groups").and_then(Value::as_object).map(|g| g.values().collect()).unwrap_or_default();
+        let group_size = group_size_of_all(part.get("group_size"), &groups)?;
         let activations = |group: &&Value| group.get("input_activations").cloned().unwrap_or(Value::Null);
         if algorithm == Algorithm::NvFp4 && !groups.is_empty() && groups.iter().all(|g| activations(g).is_null()) {
             algorithm = Algorithm::NvFp4WeightOnly;
@@ -132,7 +170,11 @@ impl Config {
         if let Some(map) = part.get("quantized_layers").and_then(Value::as_object) {
             for (layer, entry) in map {
                 let name = entry.get("quant_algo").and_then(Value::as_str).ok_or(ConfigError::NoAlgorithm)?;
-                layers.insert(layer.clone(), self::algorithm(name)?);
+                let field = format!("quantized_layers.{layer}.group_size");
+                let own = self::group_size(entry.get("group_size"), &field)?;
+                let quantization =
+                    LayerQuantization { algorithm: self::algorithm(name)?, group_size: own.unwrap_or(group_size) };
+                layers.insert(layer.clone(), quantization);
             }
         }
         let kv_scheme = part.get("kv_cache_scheme");
@@ -145,7 +187,7 @@ impl Config {
             algorithm,
             group_size,
             kv_cache_fp8,
-            exclude: names(part.get("ignore").or_else(|| part.get("exclude_modules")))?,
+            exclude: globs(part.get("ignore").or_else(|| part.get("exclude_modules")))?,
             dynamic_activations: !groups.is_empty() && groups.iter().any(dynamic),
             layers,
         })
@@ -156,9 +198,9 @@ impl Config {
         if NEVER.iter().any(|never| name.contains(never)) {
             return Ok(true);
         }
-        let listed = |name: &String| self.exclude.contains(name);
+        let listed = |name: &str| self.exclude.iter().any(|entry| entry.as_str() == name);
         if let Some(parts) = fused.parts(name)
-            && !listed(&name.to_string())
+            && !listed(name)
         {
             match parts.iter().filter(|part| listed(part)).count() {
                 0 => {}
@@ -166,17 +208,31 @@ impl Config {
                 _ => return Err(MixedParts),
             }
         }
-        let inner = name.strip_prefix("language_model.").unwrap_or(name);
-        Ok(self.exclude.iter().any(|entry| {
-            entry == name || name.contains(entry.as_str()) || inner.contains(entry.as_str()) || fnmatch(entry, name)
-        }))
+        Ok(self.exclude.iter().any(|entry| excludes(entry, name)))
     }
 
-    /// What a module is quantized to, exclusion aside; `None` for a module that a mixed checkpoint does not name.
-    pub fn algorithm_of(&self, name: &str, fused: &FusedModules) -> Result<Option<&Algorithm>, MixedParts> {
+    /// How a module is quantized, exclusion aside; `None` for a module that a mixed checkpoint does not name.
+    pub fn quantization_of(
+        &self,
+        name: &str,
+        fused: &FusedModules,
+    ) -> Result<Option<LayerQuantization>, MixedParts> {
         if self.algorithm != Algorithm::Mixed {
-            return Ok(Some(&self.algorithm));
+            let (algorithm, group_size) = (self.algorithm.clone(), self.group_size);
+            return Ok(Some(LayerQuantization { algorithm, group_size }));
         }
+        self.layer_of(name, fused).map(|found| found.cloned())
+    }
+
+    /// What a mixed checkpoint says of the first layer inside `module`.
+    fn first_below(&self, module: &str) -> Option<&LayerQuantization> {
+        let prefix = format!("{module}.");
+        let mut below = self.layers.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        below.next().filter(|(layer, _)| layer.starts_with(&prefix)).map(|(_, found)| found)
+    }
+
+    /// What a mixed checkpoint says of a module, under whichever of its names.
+    fn layer_of(&self, name: &str, fused: &FusedModules) -> Result<Option<&LayerQuantization>, MixedParts> {
         for name in aliases(name) {
             if let Some(found) = self.layers.get(&name) {
                 return Ok(Some(found));
@@ -189,19 +245,21 @@ impl Config {
                     _ => return Err(MixedParts),
                 }
             }
-            let prefix = format!("{name}.");
-            if let Some((_, found)) = self.layers.iter().find(|(layer, _)| layer.starts_with(&prefix)) {
-                return Ok(Some(found));
-            }
-            if let Some((parent, _)) = name.split_once(".experts")
-                && let Some((_, found)) =
-                    self.layers.iter().find(|(layer, _)| layer.starts_with(&format!("{parent}.")))
-            {
-                return Ok(Some(found));
+            let parent = name.split_once(".experts").map(|(parent, _)| parent);
+            for prefix in [Some(name.as_str()), parent].into_iter().flatten() {
+                if let Some(found) = self.first_below(prefix) {
+                    return Ok(Some(found));
+                }
             }
         }
         Ok(None)
     }
+}
+
+/// Whether an entry of the exclusion list covers a module: by name, as a part of the name, or as a pattern. (A part of the
+/// name without `language_model.` is a part of the name.)
+pub(crate) fn excludes(entry: &Glob, name: &str) -> bool {
+    name.contains(entry.as_str()) || entry.matches(name)
 }
 
 /// The name, and the other names that the same module has in checkpoints of multimodal models.

@@ -42,57 +42,128 @@ pub fn python_match(expression: &str) -> Result<Regex, String> {
     })
 }
 
-/// Python's `fnmatch`, case-sensitive: `*`, `?`, `[…]` and `[!…]` over the whole name.
-pub fn fnmatch(pattern: &str, name: &str) -> bool {
-    let mut expression = String::from(r"(?s)\A");
-    let chars: Vec<char> = pattern.chars().collect();
-    let mut i = 0;
-    while let Some(&c) = chars.get(i) {
-        i += 1;
-        match c {
-            '*' => expression.push_str(".*"),
-            '?' => expression.push('.'),
-            '[' => {
-                // A `]` right after the bracket (or its `!`) is a member of the set.
-                let mut end = i;
-                if chars.get(end) == Some(&'!') {
-                    end += 1;
-                }
-                if chars.get(end) == Some(&']') {
-                    end += 1;
-                }
-                while chars.get(end).is_some_and(|&c| c != ']') {
-                    end += 1;
-                }
-                match chars.get(i..end).filter(|_| end < chars.len()) {
-                    None => expression.push_str(r"\["),
-                    Some(set) => {
-                        let (negated, set) = match set {
-                            ['!', rest @ ..] => (true, rest),
-                            set => (false, set),
-                        };
-                        expression.push_str(if negated { "[^" } else { "[" });
-                        for &c in set {
-                            if matches!(c, '\\' | '[' | ']' | '^' | '&' | '~') {
-                                expression.push('\\');
-                            }
-                            expression.push(c);
-                        }
-                        expression.push(']');
-                        i = end + 1;
+/// A pattern of Python's `fnmatch`, case-sensitive: `*`, `?`, `[…]` and `[!…]` over the whole name. Taken apart once, so
+/// that it can be held against every module of a large model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Glob {
+    text: String,
+    tokens: Vec<Token>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Token {
+    /// `*`
+    Any,
+    /// `?`
+    One,
+    Char(char),
+    /// `[…]`: ranges, and whether it is those outside that match.
+    Set(Vec<(char, char)>, bool),
+}
+
+impl Glob {
+    /// Any text is a pattern.
+    pub fn new(text: &str) -> Self {
+        let chars: Vec<char> = text.chars().collect();
+        let mut tokens = Vec::with_capacity(chars.len());
+        let mut rest = chars.as_slice();
+        while let [first, after @ ..] = rest {
+            rest = after;
+            tokens.push(match first {
+                '*' => Token::Any,
+                '?' => Token::One,
+                '[' => match set(after) {
+                    Some((token, after)) => {
+                        rest = after;
+                        token
                     }
+                    None => Token::Char('['),
+                },
+                other => Token::Char(*other),
+            });
+        }
+        Self { text: text.into(), tokens }
+    }
+
+    /// The text in the file.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the pattern covers the whole of the name.
+    pub fn matches(&self, name: &str) -> bool {
+        // A later `*` can take up all that an earlier one could have, so only the last one is ever lengthened.
+        let (mut tokens, mut name) = (self.tokens.as_slice(), name);
+        let mut last_star: Option<(&[Token], &str)> = None;
+        loop {
+            let mut chars = name.chars();
+            match (tokens.split_first(), chars.next()) {
+                (Some((Token::Any, after)), _) => {
+                    last_star = Some((after, name));
+                    tokens = after;
+                    continue;
                 }
+                (Some((token, after)), Some(c)) if token.covers(c) => {
+                    (tokens, name) = (after, chars.as_str());
+                    continue;
+                }
+                (None, None) => return true,
+                _ => {}
             }
-            c => expression.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+            // Another try, with one more character for the star.
+            let Some((after, start)) = last_star else { return false };
+            let mut chars = start.chars();
+            if chars.next().is_none() {
+                return false;
+            }
+            last_star = Some((after, chars.as_str()));
+            (tokens, name) = (after, chars.as_str());
         }
     }
-    expression.push_str(r"\z");
-    Regex::new(&expression).is_ok_and(|regex| regex.is_match(name))
+}
+
+impl Token {
+    fn covers(&self, c: char) -> bool {
+        match self {
+            Self::Any | Self::One => true,
+            Self::Char(own) => *own == c,
+            Self::Set(ranges, outside) => {
+                ranges.iter().any(|&(first, last)| (first..=last).contains(&c)) != *outside
+            }
+        }
+    }
+}
+
+/// A set of characters, from what follows its bracket; `None` if the bracket is never closed. With what is left.
+fn set(after: &[char]) -> Option<(Token, &[char])> {
+    let (outside, members) = match after {
+        ['!', members @ ..] => (true, members),
+        members => (false, members),
+    };
+    // A `]` in the first place is a member of the set.
+    let end = members.iter().skip(1).position(|&c| c == ']')? + 1;
+    let (mut members, rest) = (members.get(..end)?, members.get(end + 1..)?);
+    let mut ranges = Vec::new();
+    loop {
+        members = match members {
+            [] => return Some((Token::Set(ranges, outside), rest)),
+            // A range that runs backwards is empty, as in Python.
+            [first, '-', last, more @ ..] => {
+                ranges.push((*first, *last));
+                more
+            }
+            [one, more @ ..] => {
+                ranges.push((*one, *one));
+                more
+            }
+        };
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn globs_cover_the_whole_name() {
@@ -108,9 +179,43 @@ mod tests {
             ("a[", "a[", true),
             ("a[]]", "a]", true),
             ("a(b", "a(b", true),
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("**a*", "xxa", true),
+            ("*a*b", "aXbXb", true),
+            ("*a*b", "aXbX", false),
+            ("*.?_proj", "m.é_proj", true),
+            ("l[z-a]", "lb", false),
+            ("l[!z-a]", "lb", true),
+            ("l[a-]", "l-", true),
+            ("l[-a]", "l-", true),
+            ("l[!]]", "l]", false),
+            ("l[!", "l[!", true),
+            ("l[^a]", "l^", true),
+            (r"l[\\]", r"l\", true),
+            ("A", "a", false),
         ] {
-            assert_eq!(fnmatch(pattern, name), expected, "{pattern} {name}");
+            assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern} {name}");
         }
+    }
+
+    proptest! {
+        /// As regular expressions understand the same patterns.
+        #[test]
+        fn globs_are_regular_expressions(pattern in "[ab*?]{0,8}", name in "[ab]{0,10}") {
+            let expression = pattern.replace('*', ".*").replace('?', ".");
+            let regex = Regex::new(&format!(r"\A(?:{expression})\z")).unwrap();
+            prop_assert_eq!(Glob::new(&pattern).matches(&name), regex.is_match(&name));
+        }
+    }
+
+    /// Patterns are tried against every module: no name may take exponential time.
+    #[test]
+    fn many_stars() {
+        let glob = Glob::new(&"*a".repeat(30));
+        assert!(!glob.matches(&("a".repeat(2000) + "b")));
+        assert!(glob.matches(&"ba".repeat(1000)));
     }
 
     #[test]

@@ -1,9 +1,16 @@
 //! Tensors in files, memory-mapped: safetensors (one file or shards) and GGUF.
 
-mod gguf;
+mod faults;
+mod files;
 mod safetensors;
 
-use crate::{Error, TensorDType};
+pub(crate) use faults::Faults;
+
+use crate::{
+    Error, TensorDType,
+    gguf::{self, GgufType},
+};
+use files::Files;
 use memmap2::Mmap;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -80,13 +87,12 @@ impl TensorView<'_> {
 struct Entry {
     dtype: TensorDType,
     shape: Vec<usize>,
-    /// Values of a row, for GGUF's NVFP4 tensors.
-    nvfp4_row: Option<usize>,
+    /// For tensors of a GGUF file: their type, and the values of a row.
+    gguf: Option<(GgufType, usize)>,
     span: Span,
 }
 
-/// A mapped file. What is mapped must not be truncated while it is in use: another process that does so ends this one with
-/// a bus error (the price of not reading 70 GB into memory; checkpoints are not changed in place).
+/// A mapped file; see [`Source`] for what that asks of others.
 #[derive(Debug)]
 struct Mapped {
     path: PathBuf,
@@ -114,6 +120,20 @@ impl Mapped {
 }
 
 /// The tensors of a checkpoint, whatever files they are in.
+///
+/// The files are memory-mapped, not read: a model of 70 GB opens at once, and only the pages that are used come into
+/// memory. The price is that **the files must stay as they are while a `Source` (or a [`Checkpoint`](crate::Checkpoint),
+/// or a layer that borrows from one) lives**, and no library can enforce it:
+///
+/// * A file that is *truncated* under the mapping leaves pages without anything behind them. Touching one ends the process
+///   with a bus error (`SIGBUS`; on Windows the truncation itself fails). It is not an [`Error`] and cannot be caught here.
+/// * A file that is *overwritten in place* changes the tensors, at any moment, also after they were checked. Layers that
+///   own their bytes ([`NvFp4Weights::into_owned`](nvfp4_core::NvFp4Weights::into_owned)) no longer depend on the file.
+/// * A file that is *deleted, or replaced by renaming* another over it, does no harm: the mapping keeps the old contents.
+///   That is how this crate writes, and how download tools finish a file.
+///
+/// All lengths are checked against the length that the file had when it was opened. For files that others may change, copy
+/// them first, or hold a lock that the others respect.
 #[derive(Debug)]
 pub struct Source {
     files: Vec<Mapped>,
@@ -122,134 +142,106 @@ pub struct Source {
     gguf: bool,
 }
 
-/// Name of the index of a sharded checkpoint.
-const INDEX: &str = "model.safetensors.index.json";
-
 impl Source {
     /// Opens a directory (with an index, one `model.safetensors`, or one other safetensors file), a safetensors file, an
-    /// index, or a GGUF file. Headers are checked in full; tensor values are not looked at.
+    /// index, or a GGUF file. Headers are checked in full; tensor values are not looked at. The error is the first fault.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
-        if meta.is_dir() {
-            return Self::open_directory(path);
-        }
-        if path.to_string_lossy().ends_with(".index.json") {
-            return Self::open_index(path);
-        }
-        let file = Mapped::open(path)?;
-        if gguf::is_gguf(file.bytes()) || path.extension().is_some_and(|e| e == "gguf") {
-            let (entries, metadata) = gguf::parse(path, file.bytes())?;
-            return Ok(Self { files: vec![file], entries, metadata, gguf: true });
-        }
-        Self::from_files(vec![file], None)
-    }
-
-    fn open_directory(directory: &Path) -> Result<Self, Error> {
-        let index = directory.join(INDEX);
-        if index.is_file() {
-            return Self::open_index(&index);
-        }
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(directory).map_err(|e| Error::io(directory, e))? {
-            let path = entry.map_err(|e| Error::io(directory, e))?.path();
-            if path.extension().is_some_and(|e| e == "safetensors" || e == "gguf") && path.is_file() {
-                found.push(path);
-            }
-        }
-        found.sort();
-        let model = directory.join("model.safetensors");
-        match found.as_slice() {
-            _ if found.contains(&model) => Self::open(&model),
-            [only] => Self::open(only),
-            [] => Err(Error::container(
-                directory,
-                format!("no checkpoint here: expected model.safetensors, {INDEX} or a .gguf file"),
-            )),
-            several => Err(Error::container(
-                directory,
-                format!(
-                    "{} weight files ({} …) and neither model.safetensors nor {INDEX}: open one of them by name",
-                    several.len(),
-                    several[0].file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-                ),
-            )),
+        let mut faults = Faults::keeping(1);
+        let source = Self::collect(path.as_ref(), &mut faults);
+        match (source, faults.into_kept().pop()) {
+            (_, Some(fault)) => Err(fault),
+            (Some(source), None) => Ok(source),
+            (None, None) => Err(Error::container(path.as_ref(), "no tensors can be read from it")),
         }
     }
 
-    fn open_index(index: &Path) -> Result<Self, Error> {
-        #[derive(serde::Deserialize)]
-        struct Index {
-            weight_map: BTreeMap<String, String>,
-        }
-        let text = std::fs::read(index).map_err(|e| Error::io(index, e))?;
-        let parsed: Index = serde_json::from_slice(&text)
-            .map_err(|e| Error::container(index, format!("not an index of shards: {e}")))?;
-        let directory = index.parent().unwrap_or(Path::new("."));
-        let mut shards: Vec<&String> = parsed.weight_map.values().collect();
-        shards.sort();
-        shards.dedup();
-        let mut files = Vec::new();
-        for shard in shards {
-            let plain = !shard.is_empty() && Path::new(shard).file_name().is_some_and(|n| n == shard.as_str());
-            if !plain {
-                return Err(Error::container(index, format!("shard `{shard}` is not a plain file name")));
+    /// As [`open`](Self::open), with all faults that do not hide each other. `None` if there is nothing to be read.
+    pub(crate) fn collect(path: &Path, faults: &mut Faults) -> Option<Self> {
+        let files = match Files::find(path, faults) {
+            Ok(files) => files,
+            Err(fault) => {
+                faults.push(fault);
+                return None;
             }
-            let path = directory.join(shard);
-            files.push(Mapped::open(&path).map_err(|e| match e {
-                Error::Io { path, reason } => Error::container(
-                    index,
-                    format!("names shard `{}`, which cannot be read: {reason}", path.display()),
-                ),
-                other => other,
-            })?);
+        };
+        match files {
+            Files::Gguf(file) => {
+                let header = gguf::parse(&file.path, file.bytes(), faults)?;
+                Some(Self::from_gguf(file, header))
+            }
+            Files::Safetensors(files) => Some(Self::from_safetensors(files, None, faults)),
+            Files::Shards { files, index, weight_map } => {
+                Some(Self::from_safetensors(files, Some((&index, &weight_map)), faults))
+            }
         }
-        Self::from_files(files, Some((index, &parsed.weight_map)))
+    }
+
+    fn from_gguf(file: Mapped, header: gguf::Header) -> Self {
+        let entries = header.tensors.into_iter().map(|(name, tensor)| {
+            let gguf::Tensor { kind, mut shape, bytes } = tensor;
+            let row = shape.last().copied().unwrap_or(1);
+            // What has no elements is shown as bytes.
+            if let (false, Some(last)) = (kind.is_plain(), shape.last_mut()) {
+                *last = kind.row_bytes(row).unwrap_or(0);
+            }
+            let span = Span { file: 0, start: bytes.start, end: bytes.end };
+            (name, Entry { dtype: kind.dtype, shape, gguf: Some((kind, row)), span })
+        });
+        Self { entries: entries.collect(), files: vec![file], metadata: header.metadata, gguf: true }
     }
 
     /// Joins the headers of safetensors files; with an index, checks that it and the shards agree.
-    fn from_files(files: Vec<Mapped>, index: Option<(&Path, &BTreeMap<String, String>)>) -> Result<Self, Error> {
+    fn from_safetensors(
+        files: Vec<Mapped>,
+        index: Option<(&Path, &BTreeMap<String, String>)>,
+        faults: &mut Faults,
+    ) -> Self {
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
         let mut metadata = HashMap::new();
         for (number, file) in files.iter().enumerate() {
-            let header = safetensors::parse(&file.path, file.bytes(), number)?;
+            let Some(header) = safetensors::parse(&file.path, file.bytes(), number, faults) else { continue };
             metadata.extend(header.metadata);
             for (name, entry) in header.entries {
                 if let Some(other) = entries.get(&name) {
                     let first =
                         files.get(other.span.file).map_or_else(String::new, |f| f.path.display().to_string());
-                    return Err(Error::Tensor {
+                    faults.push(Error::Tensor {
                         path: file.path.clone(),
                         tensor: name,
                         fault: format!("is also in `{first}`"),
                     });
+                    continue;
                 }
                 entries.insert(name, entry);
             }
         }
-        if let Some((index, map)) = index {
+        // An index cannot be held against headers that are not whole.
+        if let Some((index, map)) = index
+            && faults.count() == 0
+        {
             let file_of = |entry: &Entry| {
                 let path = files.get(entry.span.file).and_then(|f| f.path.file_name());
                 path.map_or_else(String::new, |n| n.to_string_lossy().into_owned())
             };
             for (name, shard) in map {
-                let fault = match entries.get(name) {
-                    None => format!("says that `{name}` is in {shard}, where it is not"),
-                    Some(entry) if file_of(entry) != *shard => {
-                        format!("says that `{name}` is in {shard}, it is in {}", file_of(entry))
-                    }
-                    Some(_) => continue,
-                };
-                return Err(Error::container(index, fault));
+                match entries.get(name) {
+                    None => faults.push(Error::container(
+                        index,
+                        format!("says that `{name}` is in {shard}, where it is not"),
+                    )),
+                    Some(entry) if file_of(entry) != *shard => faults.push(Error::container(
+                        index,
+                        format!("says that `{name}` is in {shard}, it is in {}", file_of(entry)),
+                    )),
+                    Some(_) => {}
+                }
             }
-            if let Some((name, entry)) = entries.iter().find(|(name, _)| !map.contains_key(*name)) {
-                return Err(Error::container(
-                    index,
-                    format!("does not name tensor `{name}`, which is in {}", file_of(entry)),
-                ));
+            for (name, entry) in entries.iter().filter(|(name, _)| !map.contains_key(*name)) {
+                let fault = format!("does not name tensor `{name}`, which is in {}", file_of(entry));
+                faults.push(Error::container(index, fault));
             }
         }
-        Ok(Self { files, entries, metadata, gguf: false })
+        Self { files, entries, metadata, gguf: false }
     }
 
     /// A tensor by name.
@@ -279,9 +271,9 @@ impl Source {
         self.gguf
     }
 
-    /// Values of a row of a GGUF NVFP4 tensor; `None` for other tensors.
-    pub(crate) fn nvfp4_row(&self, name: &str) -> Option<usize> {
-        self.entries.get(name)?.nvfp4_row
+    /// The type of a tensor of a GGUF file, and the values of its rows; `None` in other files.
+    pub(crate) fn gguf_type(&self, name: &str) -> Option<(GgufType, usize)> {
+        self.entries.get(name)?.gguf
     }
 
     /// The files.

@@ -1,18 +1,22 @@
 //! The header of a safetensors file: 8 bytes of length, JSON, then the tensors without gaps.
 
-use super::{Entry, Span};
+use super::{Entry, Faults, Span};
 use crate::{Error, TensorDType};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use std::{collections::HashMap, fmt, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::Path,
+};
 
 /// The format's own limit on the header (`safetensors` crate, `MAX_HEADER_SIZE`).
 const MAX_HEADER: usize = 100_000_000;
 
 pub(super) struct Header {
-    pub(super) entries: Vec<(String, Entry)>,
+    pub(super) entries: BTreeMap<String, Entry>,
     pub(super) metadata: HashMap<String, String>,
 }
 
@@ -56,7 +60,42 @@ impl<'de> Deserialize<'de> for RawHeader {
 
 /// Reads and checks the header of file number `file`: every tensor has a known type, lies inside the file, is as long as
 /// its shape says, and the tensors cover the file without gaps or overlaps.
-pub(super) fn parse(path: &Path, bytes: &[u8], file: usize) -> Result<Header, Error> {
+///
+/// Faults that do not hide each other are all added to `faults`. `None` if the header cannot be read at all.
+pub(super) fn parse(path: &Path, bytes: &[u8], file: usize, faults: &mut Faults) -> Option<Header> {
+    let (raw, base) = match read(path, bytes) {
+        Ok(raw) => raw,
+        Err(fault) => {
+            faults.push(fault);
+            return None;
+        }
+    };
+    let length = bytes.len() - base;
+    let before = faults.count();
+    let mut entries = BTreeMap::new();
+    for (name, tensor) in raw.tensors {
+        let fault = |fault: String| Error::Tensor { path: path.into(), tensor: name.clone(), fault };
+        let (start, end) = tensor.data_offsets;
+        match tensor.check(length) {
+            Err(what) => faults.push(fault(what)),
+            Ok(dtype) => {
+                let span = Span { file, start: base + start, end: base + end };
+                let entry = Entry { dtype, shape: tensor.shape, gguf: None, span };
+                if entries.insert(name.clone(), entry).is_some() {
+                    faults.push(fault("is in the header twice".into()));
+                }
+            }
+        }
+    }
+    // Without the place of every tensor, gaps and overlaps mean nothing.
+    if faults.count() == before {
+        coverage(path, &entries, base, bytes.len(), faults);
+    }
+    Some(Header { entries, metadata: raw.metadata })
+}
+
+/// The header as written, and where the data starts.
+fn read(path: &Path, bytes: &[u8]) -> Result<(RawHeader, usize), Error> {
     let container = |fault: String| Error::container(path, fault);
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(container(format!("{} bytes long, too short for a safetensors file", bytes.len())));
@@ -66,57 +105,52 @@ pub(super) fn parse(path: &Path, bytes: &[u8], file: usize) -> Result<Header, Er
         .ok()
         .filter(|&n| n <= MAX_HEADER)
         .ok_or_else(|| container(format!("header of {length} bytes, the format allows {MAX_HEADER}")))?;
-    let Some((text, data)) = rest.split_at_checked(header) else {
-        return Err(container(format!("header of {header} bytes in a file of {} bytes: truncated", bytes.len())));
-    };
-    let raw: RawHeader =
-        serde_json::from_slice(text).map_err(|e| container(format!("not a safetensors header: {e}")))?;
+    let text = rest.get(..header).ok_or_else(|| {
+        container(format!("header of {header} bytes in a file of {} bytes: truncated", bytes.len()))
+    })?;
+    let raw = serde_json::from_slice(text).map_err(|e| container(format!("not a safetensors header: {e}")))?;
+    Ok((raw, 8 + header))
+}
 
-    let mut entries = Vec::with_capacity(raw.tensors.len());
-    let mut spans = Vec::with_capacity(raw.tensors.len());
-    for (name, tensor) in raw.tensors {
-        let fault = |fault: String| Error::Tensor { path: path.into(), tensor: name.clone(), fault };
-        let dtype = TensorDType::from_name(&tensor.dtype)
-            .ok_or_else(|| fault(format!("unknown element type `{}`", tensor.dtype)))?;
-        let (start, end) = tensor.data_offsets;
-        let bits = tensor.shape.iter().try_fold(dtype.bits(), |n, &d| n.checked_mul(d));
+impl RawTensor {
+    /// The type of a tensor whose description is true of `length` bytes of data; or what is wrong with it.
+    fn check(&self, length: usize) -> Result<TensorDType, String> {
+        let dtype =
+            TensorDType::from_name(&self.dtype).ok_or_else(|| format!("unknown element type `{}`", self.dtype))?;
+        let (start, end) = self.data_offsets;
+        let bits = self.shape.iter().try_fold(dtype.bits(), |n, &d| n.checked_mul(d));
         let size = match bits {
             Some(bits) if bits % 8 == 0 => bits / 8,
-            _ => return Err(fault(format!("shape {:?} of {dtype} is no whole number of bytes", tensor.shape))),
+            _ => return Err(format!("shape {:?} of {dtype} is no whole number of bytes", self.shape)),
         };
         if end.checked_sub(start) != Some(size) {
-            return Err(fault(format!(
+            return Err(format!(
                 "offsets {start}..{end}, but shape {:?} of {dtype} takes {size} bytes",
-                tensor.shape
-            )));
+                self.shape
+            ));
         }
-        if end > data.len() {
-            return Err(fault(format!("ends at byte {end} of the data, the file has {}: truncated", data.len())));
+        if end > length {
+            return Err(format!("ends at byte {end} of the data, the file has {length}: truncated"));
         }
-        spans.push((start, end, name.clone()));
-        let base = 8 + header;
-        let span = Span { file, start: base + start, end: base + end };
-        entries.push((name, Entry { dtype, shape: tensor.shape, nvfp4_row: None, span }));
+        Ok(dtype)
     }
+}
 
-    let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let fault = "is in the header twice".to_string();
-        return Err(Error::Tensor { path: path.into(), tensor: pair[0].into(), fault });
-    }
-    spans.sort();
-    let mut covered = 0;
+/// Adds a fault for each gap and overlap. `base`: where the data starts in a file of `length` bytes.
+fn coverage(path: &Path, entries: &BTreeMap<String, Entry>, base: usize, length: usize, faults: &mut Faults) {
+    let mut spans: Vec<_> = entries.iter().map(|(name, entry)| (entry.span.start, entry.span.end, name)).collect();
+    spans.sort_unstable();
+    let mut covered = base;
     for (start, end, name) in spans {
         if start != covered {
             let what = if start < covered { "overlaps the tensor before it" } else { "leaves a gap before it" };
-            let fault = format!("starts at byte {start} of the data, expected {covered}: {what}");
-            return Err(Error::Tensor { path: path.into(), tensor: name, fault });
+            let fault = format!("starts at byte {} of the data, expected {}: {what}", start - base, covered - base);
+            faults.push(Error::Tensor { path: path.into(), tensor: name.clone(), fault });
         }
-        covered = end;
+        covered = covered.max(end);
     }
-    if covered != data.len() {
-        return Err(container(format!("{} bytes of data, the header describes {covered}", data.len())));
+    if covered != length {
+        let (data, described) = (length - base, covered - base);
+        faults.push(Error::container(path, format!("{data} bytes of data, the header describes {described}")));
     }
-    Ok(Header { entries, metadata: raw.metadata })
 }

@@ -2,38 +2,29 @@
 
 use super::finding::{Fault, Finding};
 use crate::{
-    Checkpoint, Module, QuantizationConfig, Scheme,
-    config::{compressed_tensors::Quantization, modelopt::Algorithm, pattern::fnmatch},
-    quantize::is_embedding,
+    Checkpoint, Contradiction, Module, QuantizationConfig, Scheme,
+    config::{modelopt::excludes, pattern::Glob},
+    layer::tensor_names,
 };
 
-/// Contradictions between the configuration and modules that are stored dense, and ignore lists that match nothing.
+/// Contradictions between the configuration and modules that are not packed NVFP4 (those that are do not load, and are
+/// findings of theirs), and ignore lists that match nothing.
 pub(super) fn check_configuration(checkpoint: &Checkpoint) -> Vec<Finding> {
     let Some(config) = checkpoint.config() else { return Vec::new() };
-    let mut findings = Vec::new();
-    for module in checkpoint.modules().filter(|m| matches!(m.scheme, Scheme::Dense(_)) && !is_embedding(&m.name)) {
-        match says_nvfp4(checkpoint, config, module) {
-            Ok(false) => {}
-            Ok(true) => findings.push(stored_dense(module)),
-            Err(()) => findings.push(
-                Finding::error(
-                    Fault::FusedSchemesDiffer,
-                    "the configuration excludes some parts of the fused module and not the others",
-                )
-                .in_module(&module.name),
-            ),
-        }
-    }
+    let plain = checkpoint.modules().filter(|m| tensor_names(&m.storage).is_none());
+    let mut findings: Vec<_> =
+        plain.filter_map(|module| Some(contradicted(module, module.contradiction.as_ref()?))).collect();
     findings.extend(unmatched_ignore_list(checkpoint, config));
     findings
 }
 
-/// A module that the configuration calls NVFP4 and that is not.
-fn stored_dense(module: &Module) -> Finding {
-    let message = format!(
-        "the configuration says NVFP4, but `{}.weight` is {} [{}, {}]; it must be in the ignore list",
-        module.name, module.scheme, module.out_features, module.in_features
-    );
+/// A module that is not what the configuration calls it.
+fn contradicted(module: &Module, contradiction: &Contradiction) -> Finding {
+    let hint = match module.scheme {
+        Scheme::Dense(_) => "; it must be in the ignore list",
+        _ => "",
+    };
+    let message = format!("{contradiction}{hint}");
     // Engines have classes of their own for output heads, which a target `Linear` does not reach in all of them.
     let finding = match module.name.rsplit('.').next() {
         Some("lm_head" | "output_layer" | "embed_out") => Finding::warning(Fault::Contradiction, message),
@@ -42,45 +33,14 @@ fn stored_dense(module: &Module) -> Finding {
     finding.in_module(&module.name).in_tensor(format!("{}.weight", module.name))
 }
 
-/// Whether the configuration says that a module is NVFP4. `Err`: it says so of a part of it.
-fn says_nvfp4(checkpoint: &Checkpoint, config: &QuantizationConfig, module: &Module) -> Result<bool, ()> {
-    let names = checkpoint.config_names(&module.name);
-    let fused = &checkpoint.options.fused_modules;
-    match config {
-        QuantizationConfig::ModelOpt(config) => {
-            for name in &names {
-                if config.is_excluded(name, fused).map_err(|_| ())? {
-                    return Ok(false);
-                }
-            }
-            for name in &names {
-                if let Some(algorithm) = config.algorithm_of(name, fused).map_err(|_| ())? {
-                    return Ok(matches!(algorithm, Algorithm::NvFp4 | Algorithm::NvFp4WeightOnly));
-                }
-            }
-            Ok(false)
-        }
-        QuantizationConfig::CompressedTensors(config) => {
-            for name in &names {
-                if config.is_ignored(name, fused).map_err(|_| ())? {
-                    return Ok(false);
-                }
-            }
-            let group = names.iter().find_map(|name| config.groups_of(name, "Linear", fused).next());
-            Ok(group.is_some_and(|g| matches!(g.weights, Quantization::NvFp4 | Quantization::NvFp4Dynamic)))
-        }
-        QuantizationConfig::Other(_) => Ok(false),
-    }
-}
-
 /// An ignore list none of whose entries matches anything: its names have another prefix than the tensors.
 fn unmatched_ignore_list(checkpoint: &Checkpoint, config: &QuantizationConfig) -> Option<Finding> {
     let modules: Vec<Vec<String>> = checkpoint.modules().map(|m| checkpoint.config_names(&m.name)).collect();
     let any = |matches: &dyn Fn(&str) -> bool| modules.iter().flatten().any(|name| matches(name));
     let (entries, matched): (Vec<&str>, bool) = match config {
         QuantizationConfig::ModelOpt(config) => {
-            let matches = |entry: &String| any(&|name| name.contains(entry.as_str()) || fnmatch(entry, name));
-            (config.exclude.iter().map(String::as_str).collect(), config.exclude.iter().any(matches))
+            let matches = |entry: &Glob| any(&|name| excludes(entry, name));
+            (config.exclude.iter().map(Glob::as_str).collect(), config.exclude.iter().any(matches))
         }
         QuantizationConfig::CompressedTensors(config) => (
             config.ignore.iter().map(|p| p.as_str()).collect(),

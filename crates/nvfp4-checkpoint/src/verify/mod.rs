@@ -11,13 +11,14 @@ pub use finding::{Fault, Finding, Position, Severity};
 pub use original::{Diagnosis, RowError, WRONG};
 
 use crate::{
-    Checkpoint, Error, ModelError, Module, OpenOptions, Scheme,
+    Checkpoint, ModelError, Module, OpenOptions, Scheme, Source,
     dense_matrix::DenseMatrix,
     layer::tensor_names,
     layer_error::ErrorMeasures,
     model_input::ModelInput,
     nvfp4_modules::{part_names, total_bytes},
     progress::{Counter, Progress},
+    source::Faults,
 };
 use module::{Checked, check_module, from_error};
 use rayon::prelude::*;
@@ -26,6 +27,9 @@ use std::{
     collections::HashSet,
     path::{Path, PathBuf},
 };
+
+/// Faults of the files that are named; all are counted.
+const FILE_FAULTS: usize = 1000;
 
 /// What is checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -136,15 +140,7 @@ pub fn verify(
     let source = source.as_ref();
     let original = options.original.as_deref().map(ModelInput::open_dense).transpose()?;
     let mut report = VerifyReport::new(source);
-    let checkpoint = match open(source, options, &mut report.findings) {
-        Ok(checkpoint) => checkpoint,
-        Err(error) => {
-            let mut finding = from_error(&error);
-            finding.fault = Fault::Unreadable;
-            report.findings.push(finding);
-            return Ok(report.finish());
-        }
-    };
+    let Some(checkpoint) = open(source, options, &mut report.findings) else { return Ok(report.finish()) };
     report.dialect = Some(checkpoint.dialect().to_string());
     let (modules, others): (Vec<&Module>, Vec<&Module>) = checkpoint
         .modules()
@@ -176,15 +172,25 @@ pub fn verify(
     Ok(report.finish())
 }
 
-/// Opens the checkpoint; if its configuration is at fault, that is a finding and the tensors alone decide.
-fn open(source: &Path, options: &VerifyOptions, findings: &mut Vec<Finding>) -> Result<Checkpoint, Error> {
-    match Checkpoint::open_with(source, options.open.clone()) {
-        Err(error @ Error::Config { .. }) => {
-            findings.push(from_error(&error));
-            Checkpoint::open_without_config(source, options.open.clone())
-        }
-        other => other,
+/// Opens the checkpoint. Every fault of the files is a finding, and then nothing more can be said. If only the
+/// configuration is at fault, that is a finding and the tensors alone decide.
+fn open(path: &Path, options: &VerifyOptions, findings: &mut Vec<Finding>) -> Option<Checkpoint> {
+    let mut faults = Faults::keeping(FILE_FAULTS);
+    let source = Source::collect(path, &mut faults);
+    let count = faults.count();
+    let kept = faults.into_kept();
+    let more = count - kept.len();
+    findings.extend(kept.iter().map(|fault| Finding { fault: Fault::Unreadable, ..from_error(fault) }));
+    if more > 0 {
+        let message = format!("the files have {more} more faults; those named come first");
+        findings.push(Finding::error(Fault::Unreadable, message));
     }
+    let source = source.filter(|_| count == 0)?;
+    let config = Checkpoint::read_config(path, &source).unwrap_or_else(|error| {
+        findings.push(from_error(&error));
+        None
+    });
+    Some(Checkpoint::with_config(path, source, config, options.open.clone()))
 }
 
 /// NaN and infinity in tensors that belong to no NVFP4 module.
