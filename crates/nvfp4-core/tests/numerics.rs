@@ -469,7 +469,7 @@ proptest! {
     /// Neither direction loses what a scale means without saying where.
     #[test]
     fn gguf_scales_that_the_other_form_lacks(at in 0usize..8, byte in 0x7fu8..) {
-        let mut scales = vec![0x38; 8];
+        let mut scales = [0x38; 8];
         scales[at] = byte;
         let mut blocks = vec![0x22; 2 * gguf::BLOCK_BYTES];
         let place = Error::BlockScale { row: at / 4, column: at % 4, byte, count: 1 };

@@ -129,8 +129,10 @@ fn report(checkpoint: &Checkpoint) -> Report {
         let tensors = of_module.remove(module.name.as_str()).unwrap_or_default();
         let bytes = tensors.iter().map(|tensor| tensor.bytes.len()).sum();
         totals.schemes.entry(scheme_name(module)).or_default().add(bytes);
-        if let Scheme::Faulty(error) = &module.scheme {
-            warnings.push(error.to_string());
+        match (&module.scheme, &module.contradiction) {
+            (Scheme::Faulty(error), _) => warnings.push(error.to_string()),
+            (_, Some(contradiction)) => warnings.push(format!("module `{}`: {contradiction}", module.name)),
+            _ => {}
         }
         if let Scheme::NvFp4(_) = module.scheme {
             weights = weights.saturating_add(module.out_features.saturating_mul(module.in_features));
@@ -251,7 +253,8 @@ fn modelopt_configuration(config: &modelopt::Config) -> Vec<String> {
         lines.push("the key-value cache is FP8".into());
     }
     if !config.exclude.is_empty() {
-        lines.push(format!("not quantized: {}", config.exclude.join(", ")));
+        let entries: Vec<_> = config.exclude.iter().map(|entry| entry.as_str()).collect();
+        lines.push(format!("not quantized: {}", entries.join(", ")));
     }
     lines
 }
