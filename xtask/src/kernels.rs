@@ -6,7 +6,7 @@
 use crate::{cache::Cache, nvcc::Nvcc, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use nvfp4_cuda::pack::{
-    Image, Manifest, RECIPES, Recipe,
+    Image, Manifest, Ptx, RECIPES, Recipe,
     manifest::{SCHEMA, sha256_hex},
 };
 use std::{
@@ -217,8 +217,7 @@ impl Job {
             file: name("cubin"),
             sha256: sha256_hex(&bytes),
             bytes: bytes.len() as u64,
-            ptx: name("ptx"),
-            ptx_sha256: sha256_hex(&fs::read(&ptx)?),
+            ptx: Some(Ptx { file: name("ptx"), sha256: sha256_hex(&fs::read(&ptx)?) }),
             kernels,
         });
         let text = serde_json::to_string_pretty(&manifest)? + "\n";

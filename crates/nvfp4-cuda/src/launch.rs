@@ -13,7 +13,7 @@ use std::{
 };
 
 /// A loaded image (cubin). Kernels keep it loaded.
-pub(crate) struct Module {
+pub struct Module {
     device: Device,
     raw: sys::CUmodule,
 }
@@ -24,8 +24,8 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads an image from its (already verified) bytes.
-    pub(crate) fn load(device: &Device, image: &[u8]) -> Result<Arc<Self>, CudaError> {
+    /// Loads an image from its bytes, which [`Pack::read_image`](crate::pack::Pack::read_image) has verified.
+    pub fn load(device: &Device, image: &[u8]) -> Result<Arc<Self>, CudaError> {
         device.bind()?;
         // cuModuleLoadData takes no length: a cubin carries its own, but it must be aligned like an ELF header.
         let mut aligned = vec![0u64; image.len().div_ceil(8) + 1];
@@ -40,7 +40,7 @@ impl Module {
     }
 
     /// A kernel of the image.
-    pub(crate) fn kernel(self: &Arc<Self>, symbol: &str) -> Result<Kernel, CudaError> {
+    pub fn kernel(self: &Arc<Self>, symbol: &str) -> Result<Kernel, CudaError> {
         self.device.bind()?;
         let name = CString::new(symbol).map_err(|_| CudaError::Driver {
             call: "cuModuleGetFunction",
@@ -65,7 +65,7 @@ impl Drop for Module {
 
 /// A kernel, ready to launch.
 #[derive(Clone)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     module: Arc<Module>,
     raw: sys::CUfunction,
 }
@@ -98,12 +98,21 @@ pub struct LaunchConfig {
 }
 
 impl Kernel {
+    /// Lets the kernel use that much dynamic shared memory, bytes; needed above 48 KiB. Errors: more than the device has.
+    pub fn allow_shared_memory(&self, bytes: u32) -> Result<(), CudaError> {
+        self.module.device.bind()?;
+        let most = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the kernel is loaded.
+        driver("cuFuncSetAttribute", unsafe { result::function::set_function_attribute(self.raw, attribute, most) })
+    }
+
     /// Enqueues the kernel.
     ///
     /// # Safety
     /// `parameters` point to values of the types and in the order of the kernel's parameters, and what they refer to
     /// fits the kernel's accesses.
-    pub(crate) unsafe fn launch(
+    pub unsafe fn launch(
         &self,
         stream: StreamRef<'_>,
         config: &LaunchConfig,

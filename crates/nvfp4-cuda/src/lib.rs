@@ -22,11 +22,13 @@ pub mod probe;
 pub mod quantize;
 pub mod self_test;
 pub mod stream;
+pub mod tensor_map;
 
 pub use device::Device;
 pub use error::CudaError;
-pub use launch::LaunchConfig;
+pub use launch::{Kernel, LaunchConfig, Module};
 pub use memory::{Cuda, DeviceBuffer, DeviceBytesMut, DeviceMatrix, DeviceMatrixMut, DeviceVector};
 pub use probe::{device_count, driver_version};
 pub use quantize::Quantizer;
 pub use stream::{Event, Graph, Stream, StreamRef};
+pub use tensor_map::{TensorMap, TensorMapSpec};

@@ -4,7 +4,7 @@
 
 use nvfp4_core::ComputeCapability;
 use nvfp4_cuda::pack::{
-    Image, Manifest, PackError, find_pack,
+    Image, Manifest, PackError, Ptx, find_images, find_pack,
     manifest::{SCHEMA, sha256_hex},
 };
 use std::{
@@ -41,8 +41,7 @@ fn write(root: &Path, backend: &str, target: &str, binary: &[u8], change: impl F
             file: "k.cubin".into(),
             sha256: sha256_hex(binary),
             bytes: binary.len() as u64,
-            ptx: "k.ptx".into(),
-            ptx_sha256: sha256_hex(ptx),
+            ptx: Some(Ptx { file: "k.ptx".into(), sha256: sha256_hex(ptx) }),
             kernels: vec!["kernel".into()],
         }],
     };
@@ -86,6 +85,22 @@ fn the_best_image_for_a_device_is_taken() {
 }
 
 #[test]
+fn a_pack_may_have_several_images_of_a_target_and_no_ptx() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "quantize", "sm_100f", &cubin(100, 8), |manifest| {
+        let image = manifest.images[0].clone();
+        let named = |target: &str| Image { target: target.into(), ptx: None, ..image.clone() };
+        manifest.images = vec![named("sm_100f"), named("sm_100f"), named("sm_103f")];
+    });
+    for (device, count) in [("10.0", 2), ("10.3", 1)] {
+        let roots = [root.path().to_path_buf()];
+        let (pack, images) = find_images(&roots, "quantize", 1, device.parse().unwrap()).unwrap();
+        assert_eq!(images.len(), count, "{device}");
+        assert_eq!(pack.read_ptx(&images[0]), Ok(None));
+    }
+}
+
+#[test]
 fn an_empty_folder_names_what_to_do() {
     let root = tempfile::tempdir().unwrap();
     let text = find(root.path(), ComputeCapability::SM90).unwrap_err().to_string();
@@ -106,7 +121,7 @@ fn what_is_not_what_it_says_is_refused() {
         ("sha256", |f| fs::write(f.join("k.cubin"), &cubin(90, 8)[..100]).unwrap()),
         ("k.cubin", |f| fs::remove_file(f.join("k.cubin")).unwrap()),
         ("not a pack manifest", |f| fs::write(f.join("manifest.json"), "{").unwrap()),
-        ("schema 2", |f| change_manifest(f, |m| m["schema"] = 2.into())),
+        ("schema 1", |f| change_manifest(f, |m| m["schema"] = 1.into())),
         ("revision 2", |f| change_manifest(f, |m| m["revision"] = 2.into())),
         ("plain file name", |f| change_manifest(f, |m| m["images"][0]["file"] = "../k.cubin".into())),
         ("compute capability", |f| change_manifest(f, |m| m["images"][0]["target"] = "gfx942".into())),
@@ -155,7 +170,7 @@ fn binaries_of_other_kinds_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let folder = write(root.path(), "quantize", "sm_90a", &cubin(90, 8), |_| {});
     let (pack, image, _) = find_pack(&[root.path().to_path_buf()], "quantize", 1, ComputeCapability::SM90).unwrap();
-    assert_eq!(pack.read_ptx(&image).unwrap(), b"// ptx");
+    assert_eq!(pack.read_ptx(&image).unwrap().unwrap(), b"// ptx");
     fs::write(folder.join("k.ptx"), b"// other").unwrap();
     assert!(matches!(pack.read_ptx(&image), Err(PackError::Hash { .. })));
 }

@@ -2,7 +2,10 @@
 
 use super::{Flavour, Image, Manifest, PackError, manifest::sha256_hex};
 use nvfp4_core::ComputeCapability;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// Environment variable with folders that hold packs, separated like `PATH`.
 pub const KERNELS_VARIABLE: &str = "NVFP4_KERNELS";
@@ -57,17 +60,32 @@ fn pack_folders(root: &Path, backend: &str) -> Vec<PathBuf> {
 
 /// The pack of `backend` in `roots` that has the best image for a device, and that image's verified bytes.
 ///
-/// A pack that is there but damaged, of another revision or with an image that is not what its manifest says is an
-/// error, never passed over for another.
+/// Errors: see [`find_images`].
 pub fn find_pack(
     roots: &[PathBuf],
     backend: &str,
     revision: u32,
     device: ComputeCapability,
 ) -> Result<(Pack, Image, Vec<u8>), PackError> {
+    let (pack, mut images) = find_images(roots, backend, revision, device)?;
+    let image = images.swap_remove(0);
+    let bytes = pack.read_image(&image)?;
+    Ok((pack, image, bytes))
+}
+
+/// The pack of `backend` in the first of `roots` that has images for a device, and those of its images that have the
+/// best target for it: at least one. They are verified when they are [read](Pack::read_image).
+///
+/// A pack that is there but damaged, or of another revision, is an error, never passed over for another.
+pub fn find_images(
+    roots: &[PathBuf],
+    backend: &str,
+    revision: u32,
+    device: ComputeCapability,
+) -> Result<(Pack, Vec<Image>), PackError> {
     let mut present = Vec::new();
     for root in roots {
-        let mut best: Option<(Flavour, Pack, Image)> = None;
+        let mut best: Option<(Flavour, Pack)> = None;
         for folder in pack_folders(root, backend) {
             let path = folder.join("manifest.json");
             let manifest = Manifest::read(&path)?;
@@ -79,21 +97,18 @@ pub fn find_pack(
                 return Err(PackError::Revision { path, backend, expected: revision, found });
             }
             let pack = Pack { manifest, folder };
-            for image in &pack.manifest.images {
-                let flavour: Flavour = image
-                    .target
-                    .parse()
-                    .map_err(|e| PackError::Manifest { path: path.clone(), reason: format!("{e}") })?;
-                present.push(image.target.clone());
-                let better = best.as_ref().is_none_or(|(other, ..)| flavour.preference() > other.preference());
+            for flavour in pack.flavours()? {
+                present.push(flavour.to_string());
+                let better = best.as_ref().is_none_or(|(other, _)| flavour.preference() > other.preference());
                 if flavour.runs_on(device) && better {
-                    best = Some((flavour, pack.clone(), image.clone()));
+                    best = Some((flavour, pack.clone()));
                 }
             }
         }
-        if let Some((_, pack, image)) = best {
-            let bytes = pack.read_image(&image)?;
-            return Ok((pack, image, bytes));
+        if let Some((flavour, pack)) = best {
+            let target = flavour.to_string();
+            let images = pack.manifest.images.iter().filter(|image| image.target == target).cloned().collect();
+            return Ok((pack, images));
         }
     }
     Err(PackError::NotFound {
@@ -105,6 +120,15 @@ pub fn find_pack(
 }
 
 impl Pack {
+    /// The targets of the images, each once.
+    fn flavours(&self) -> Result<BTreeSet<Flavour>, PackError> {
+        let path = self.folder.join("manifest.json");
+        let parse = |image: &Image| {
+            image.target.parse().map_err(|e| PackError::Manifest { path: path.clone(), reason: format!("{e}") })
+        };
+        self.manifest.images.iter().map(parse).collect()
+    }
+
     /// The bytes of an image, verified: hash, size, and that it is an ELF file of CUDA code for the target that the
     /// manifest gives.
     pub fn read_image(&self, image: &Image) -> Result<Vec<u8>, PackError> {
@@ -113,9 +137,9 @@ impl Pack {
         Ok(bytes)
     }
 
-    /// The PTX of an image, verified.
-    pub fn read_ptx(&self, image: &Image) -> Result<Vec<u8>, PackError> {
-        self.read_file(&image.ptx, &image.ptx_sha256)
+    /// The PTX of an image, verified; `None` if it has none.
+    pub fn read_ptx(&self, image: &Image) -> Result<Option<Vec<u8>>, PackError> {
+        image.ptx.as_ref().map(|ptx| self.read_file(&ptx.file, &ptx.sha256)).transpose()
     }
 
     fn read_file(&self, name: &str, expected: &str) -> Result<Vec<u8>, PackError> {

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, path::Path};
 
 /// Version of the manifest's own form.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A pack's manifest. File names are relative to the pack's folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,12 +42,21 @@ pub struct Image {
     pub sha256: String,
     /// Its size, bytes.
     pub bytes: u64,
-    /// File of the PTX that it was assembled from.
-    pub ptx: String,
-    /// The PTX's sha256.
-    pub ptx_sha256: String,
+    /// The PTX that it was assembled from; none for binaries that come as machine code only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ptx: Option<Ptx>,
     /// Kernel symbols.
     pub kernels: Vec<String>,
+}
+
+/// The PTX beside a binary.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ptx {
+    /// Its file.
+    pub file: String,
+    /// Its sha256.
+    pub sha256: String,
 }
 
 impl Manifest {
@@ -62,7 +71,7 @@ impl Manifest {
         }
         for image in &read.images {
             image.target.parse::<super::Flavour>().map_err(|e| manifest(e.to_string()))?;
-            for file in [&image.file, &image.ptx] {
+            for file in std::iter::once(&image.file).chain(image.ptx.as_ref().map(|ptx| &ptx.file)) {
                 if file.is_empty() || file.contains(['/', '\\']) || file.contains("..") {
                     return Err(manifest(format!("`{file}` is not a plain file name")));
                 }

@@ -9,9 +9,9 @@ pub mod flavour;
 pub mod manifest;
 pub mod recipe;
 
-pub use find::{Pack, find_pack, search_path};
+pub use find::{Pack, find_images, find_pack, search_path};
 pub use flavour::Flavour;
-pub use manifest::{Image, Manifest};
+pub use manifest::{Image, Manifest, Ptx};
 pub use recipe::{RECIPES, Recipe};
 
 use std::path::PathBuf;
