@@ -14,6 +14,7 @@
 
 pub mod codec_check;
 pub mod device;
+pub mod epilogue;
 pub mod error;
 pub mod launch;
 pub mod memory;
@@ -25,6 +26,7 @@ pub mod stream;
 pub mod tensor_map;
 
 pub use device::Device;
+pub use epilogue::Epilogue;
 pub use error::CudaError;
 pub use launch::{Kernel, LaunchConfig, Module};
 pub use memory::{Cuda, DeviceBuffer, DeviceBytesMut, DeviceMatrix, DeviceMatrixMut, DeviceVector};

@@ -1,7 +1,7 @@
 //! What packs there are: sources, targets, symbols. The one table for the build list (`cargo xtask build-kernels`), for
 //! loading, and for the tests that hold the two together.
 
-use crate::{codec_check, quantize};
+use crate::{codec_check, epilogue, quantize};
 
 /// How a pack is built. Paths are relative to the repository.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,16 @@ const E2M1_CONVERSION: &[(&str, &str)] = &[
     ("sm_121a", "F2FP.SATFINITE.E2M1"),
 ];
 
+/// The instruction that waits for the previous kernel, which exists from 9.0 on.
+const EPILOGUE_WAIT: &[(&str, &str)] = &[
+    ("sm_90a", "ACQBULK"),
+    ("sm_100a", "ACQBULK"),
+    ("sm_103a", "ACQBULK"),
+    ("sm_110a", "ACQBULK"),
+    ("sm_120a", "ACQBULK"),
+    ("sm_121a", "ACQBULK"),
+];
+
 /// The packs of this crate.
 pub const RECIPES: &[Recipe] = &[
     Recipe {
@@ -49,6 +59,18 @@ pub const RECIPES: &[Recipe] = &[
         symbols: quantize::symbols,
         needs_sass: E2M1_CONVERSION,
         memory_mib: 600,
+        licence: "MIT OR Apache-2.0",
+    },
+    Recipe {
+        backend: epilogue::BACKEND,
+        revision: epilogue::REVISION,
+        source: "crates/nvfp4-cuda/kernels/epilogue.cu",
+        includes: &[],
+        targets: TARGETS,
+        symbols: || epilogue::SYMBOLS.map(String::from).to_vec(),
+        // It converts nothing to e2m1; that it waits for its predecessor marks the right flavour.
+        needs_sass: EPILOGUE_WAIT,
+        memory_mib: 400,
         licence: "MIT OR Apache-2.0",
     },
     Recipe {

@@ -5,6 +5,7 @@
 
 mod capture;
 mod codecs;
+mod epilogue;
 mod oracle;
 mod quantize;
 mod setup;
@@ -24,7 +25,7 @@ fn main() {
             std::process::exit(1);
         }
     }
-    let tests: Vec<Test> = [codecs::TESTS, quantize::TESTS, capture::TESTS].concat();
+    let tests: Vec<Test> = [codecs::TESTS, quantize::TESTS, capture::TESTS, epilogue::TESTS].concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| match &gpu {
