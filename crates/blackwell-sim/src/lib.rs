@@ -3,9 +3,15 @@
 //!
 //! * [`number`]: every float format, rounding mode and conversion, bit for bit;
 //! * [`matrix`]: the tensor core instructions, on values;
-//! * [`tensor_map`]: the descriptors of bulk tensor copies.
+//! * [`tensor_map`]: the descriptors of bulk tensor copies;
+//! * [`profile`]: the devices that can be presented;
+//! * [`launch`]: how a kernel is launched;
+//! * [`fault`]: what is wrong with a kernel, and where.
 
+pub mod fault;
+pub mod launch;
 pub mod matrix;
 pub mod number;
+pub mod profile;
 pub mod tensor_fault;
 pub mod tensor_map;
