@@ -641,6 +641,67 @@ fn scale_vectors_of_other_lengths() {
     });
 }
 
+/// One part that was never used (scale 0, no code) spoils none of the others; one with codes is an error.
+#[test]
+fn a_dead_part_of_a_fused_layer() {
+    let mut tensors = Tensors::new();
+    for (part, divisor, code) in [("q_proj", 4096.0, 2), ("k_proj", 0.0, 0), ("v_proj", 1024.0, 2)] {
+        tensors.extend(packed(&format!("a.{part}"), 1, 16, code, 0x38, divisor, None));
+    }
+    let config = || Some(ct_config(Value::Null, &[]));
+    with(&tensors, config(), |_, c| {
+        assert_eq!(row_sums(&c.linear("a.qkv_proj").unwrap()), [0.00390625, 0.0, 0.015625]);
+        assert_eq!(c.warnings(), [Warning::DeadTensor { tensor: "a.k_proj.weight_global_scale".into() }]);
+    });
+    tensors.get_mut("a.k_proj.weight_packed").unwrap().bytes[7] = 0x10;
+    let text = error(&tensors, config(), "a.qkv_proj");
+    assert!(text.contains("a.k_proj.weight_global_scale") && text.contains("found 0"), "{text}");
+    // Stored fused, with a scale for each part.
+    let mut fused = packed("a.qkv_proj", 3, 16, 2, 0x38, 1.0, None);
+    fused.get_mut("a.qkv_proj.weight_packed").unwrap().bytes[8..16].fill(0);
+    let scales = Tensor::new(Dtype::F32, &[3], &[4096.0, 0.0, 1024.0]);
+    fused.insert("a.qkv_proj.weight_global_scale".into(), scales);
+    with(&fused, config(), |_, c| {
+        let layer = c.linear_with_parts("a.qkv_proj", &[1, 1, 1]).unwrap();
+        assert_eq!(row_sums(&layer), [0.00390625, 0.0, 0.015625]);
+        assert!(layer.weights.global().iter_rows().all(|scale| scale.decode().get().is_finite()));
+    });
+}
+
+/// Modules that are stored fused, under ignore lists that name the fused module, all of its parts, or some.
+#[test]
+fn ignore_lists_and_modules_that_are_stored_fused() {
+    let dense = Tensors::from([("a.qkv_proj.weight".to_string(), Tensor::new(Dtype::BF16, &[6, 32], &[1.0; 192]))]);
+    for (ignore, agrees) in [
+        (&["a.q_proj", "a.k_proj", "a.v_proj"][..], true),
+        (&["re:.*[.][qkv]_proj"], true),
+        (&["a.qkv_proj"], true),
+        (&["re:a[.]qkv.*"], true),
+        (&["a.q_proj"], false),
+        (&["b.q_proj", "b.k_proj", "b.v_proj"], false),
+        (&[], false),
+    ] {
+        with(&dense, Some(ct_config(Value::Null, ignore)), |_, c| {
+            let module = c.module("a.qkv_proj").unwrap();
+            assert!(matches!(module.scheme, Scheme::Dense(_)), "{ignore:?}: {}", module.scheme);
+            assert_eq!(module.contradiction.is_none(), agrees, "{ignore:?}: {:?}", module.contradiction);
+        });
+        // The other way round: packed.
+        let text =
+            match with(&packed("a.qkv_proj", 6, 32, 2, 0x38, 2.0, None), Some(ct_config(Value::Null, ignore)), {
+                |_, c| c.linear("a.qkv_proj").map(drop)
+            }) {
+                Ok(()) => {
+                    assert!(!agrees && ignore.first() != Some(&"a.q_proj"), "{ignore:?}");
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            };
+        let expected = if agrees { "ignore list" } else { "some of its parts" };
+        assert!(text.contains("a.qkv_proj") && text.contains(expected), "{ignore:?}: {text}");
+    }
+}
+
 /// A mixed configuration gives each layer a size of its blocks; so do config groups. Only 16 is NVFP4.
 #[test]
 fn group_sizes_of_layers_and_groups() {

@@ -433,6 +433,37 @@ fn configuration_and_tensors_must_agree() {
     }
 }
 
+/// What is NVFP4 of a kind that the loader refuses is a finding, with the loader's reason and the module.
+#[test]
+fn what_the_loader_refuses_is_a_finding() {
+    for (edit, reason) in [
+        (serde_json::json!({"quant_algo": "NVFP4_AWQ"}), "NVFP4_AWQ"),
+        (serde_json::json!({"group_size": 32}), "group_size 32"),
+    ] {
+        let patient = Patient::llama(CheckpointFormat::ModelOpt);
+        patient.edit_config(|config| {
+            let quantization = config["quantization_config"].as_object_mut().unwrap();
+            quantization.extend(edit.as_object().unwrap().clone());
+        });
+        let report = check(&patient.path());
+        let found: Vec<_> = report.findings.iter().filter(|f| f.fault == Fault::Loader).collect();
+        assert_eq!(found.len(), report.layers.len(), "{:?}", report.findings);
+        for finding in found {
+            assert!(finding.severity == Severity::Error && finding.message.contains(reason), "{finding}");
+        }
+        assert!(report.findings.iter().any(|f| f.module.as_deref() == Some(DOWN)));
+        assert!(!report.is_sound() && report.layers.iter().all(|layer| !layer.loads));
+    }
+    let patient = Patient::llama(CheckpointFormat::CompressedTensors);
+    patient.edit_config(|config| {
+        let group = &mut config["quantization_config"]["config_groups"]["group_0"];
+        group["input_activations"] = serde_json::json!({"num_bits": 8, "type": "float", "strategy": "token"});
+    });
+    let report = check(&patient.path());
+    assert!(report.findings.iter().all(|f| f.fault == Fault::Loader), "{:?}", report.findings);
+    assert!(report.findings[0].message.contains("8-bit float token"), "{}", report.findings[0]);
+}
+
 #[test]
 fn fused_parts_that_differ_are_a_warning_with_the_ratio() {
     for format in FORMATS {

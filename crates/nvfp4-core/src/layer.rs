@@ -32,6 +32,12 @@ impl ActivationScheme {
         !matches!(self, Self::Unquantized)
     }
 
+    /// True if a row is quantized alike whatever rows are beside it. One scale computed from all rows of a call is not: a
+    /// layer of that scheme cannot be batch-invariant on any backend.
+    pub const fn is_batch_invariant(self) -> bool {
+        !matches!(self, Self::Nvfp4DynamicPerTensor)
+    }
+
     /// The key of an activation quantized by this scheme, or `None` for W4A16.
     pub const fn quant_key(self) -> Option<QuantKey> {
         match self {
@@ -81,7 +87,8 @@ pub struct NvFp4LinearLayerConfig {
     pub output_dtype: DType,
     /// How many global scales the weights have.
     pub weight_scale_kind: WeightScaleKind,
-    /// Row `i` of the output must not depend, to the bit, on how many rows the call has.
+    /// Row `i` of the output must not depend, to the bit, on how many rows the call has. No backend can promise that for
+    /// every scheme: see [`ActivationScheme::is_batch_invariant`].
     pub batch_invariant: bool,
 }
 

@@ -15,16 +15,17 @@ pub struct Preference {
     pub source: &'static str,
 }
 
-/// The table. The first row that matches counts. On the CPU there is nothing to rank.
+/// The table. The first row that matches counts. It ranks what [`REQUIREMENTS`](crate::requirements::REQUIREMENTS) say can
+/// run, no more and no less. On the CPU there is nothing to rank.
 pub const PREFERENCES: &[Preference] = &[
     Preference {
-        compute_capabilities: &[100, 103, 107],
+        compute_capabilities: &[100, 103],
         quantized_activations: true,
         order: &[KernelId::CUTEDSL, KernelId::CUTLASS, KernelId::CUDNN, KernelId::TRTLLM],
         source: "vLLM 0.33 order; trtllm last because its weight layout is shared with nobody",
     },
     Preference {
-        compute_capabilities: &[110],
+        compute_capabilities: &[107, 110],
         quantized_activations: true,
         order: &[KernelId::CUTLASS, KernelId::CUDNN],
         source: "vLLM 0.33 order",
@@ -42,10 +43,10 @@ pub const PREFERENCES: &[Preference] = &[
         source: "vLLM 0.33 order; FlashInfer 0.7.4 `auto` leaves b12x out on 12.1",
     },
     Preference {
-        compute_capabilities: &[80, 86, 87, 89, 90, 100, 103, 107, 110, 120, 121],
+        compute_capabilities: &[80, 86, 87, 89, 90, 100, 103, 120, 121],
         quantized_activations: false,
-        order: &[KernelId::W4A16, KernelId::CUDNN],
-        source: "the weight-only backend; cuDNN's bf16 x fp4 graph is its only peer",
+        order: &[KernelId::W4A16],
+        source: "the only weight-only backend",
     },
     Preference {
         compute_capabilities: &[80, 86, 87, 89, 90],

@@ -285,7 +285,7 @@ impl Requirements {
         if config.weight_scale_kind == WeightScaleKind::PerRow && !self.per_row_scale {
             return Err(Unsupported::PerRowScale);
         }
-        if config.batch_invariant && !self.batch_invariant {
+        if config.batch_invariant && !(self.batch_invariant && config.activation.is_batch_invariant()) {
             return Err(Unsupported::BatchInvariance);
         }
         Ok(())

@@ -389,6 +389,12 @@ fn each_requirement_is_a_reason_of_its_kind() {
         assert!(!row.source.is_empty() && row.n_multiple > 0 && row.k_multiple.is_multiple_of(16));
         assert_eq!(row.schemes_text, row.schemes[0].to_string());
     }
+    // One scale for all rows is batch-invariant nowhere.
+    const TENSOR: ActivationScheme = ActivationScheme::Nvfp4DynamicPerTensor;
+    let able = Requirements { schemes: &[TENSOR], batch_invariant: true, ..REQUIREMENTS[0] };
+    let config = base.with_activation(TENSOR);
+    assert_eq!(able.check_layer(&config), Ok(()));
+    assert_eq!(able.check_layer(&config.with_batch_invariant(true)), Err(Unsupported::BatchInvariance));
     // TensorRT-LLM kernels write bf16 only.
     let found = Requirements::of(KernelId::TRTLLM).unwrap().check_layer(&base.with_dtypes(DType::Bf16, DType::F16));
     assert_eq!(found, Err(Unsupported::DType { operand: "output", needed: "bf16", found: DType::F16 }));
@@ -419,7 +425,7 @@ fn drivers_and_libraries() {
     assert_eq!(check(KernelId::CUTLASS, device(Some(12_080), None)), Ok(()));
 }
 
-/// The tables agree: what can run somewhere is ranked there, and vLLM knows every class that is named.
+/// The tables agree: what can run somewhere is ranked there, nothing else is, and vLLM knows every class that is named.
 #[test]
 fn tables_agree() {
     for row in REQUIREMENTS {
@@ -437,7 +443,22 @@ fn tables_agree() {
     for row in PREFERENCES {
         assert!(!row.source.is_empty());
         for id in row.order {
-            assert!(Requirements::of(*id).is_some(), "{id}");
+            let needs = Requirements::of(*id).unwrap();
+            for number in row.compute_capabilities {
+                assert!(
+                    needs.compute_capabilities.contains(number),
+                    "{id} is ranked on sm_{number}, where it cannot run"
+                );
+            }
+            let weight_only = |scheme: &ActivationScheme| !scheme.is_quantized();
+            // Before Blackwell, W4A4 layers run on the weight-only backend.
+            let fits = needs.schemes.iter().any(|s| s.is_quantized() == row.quantized_activations)
+                || (needs.schemes.iter().any(weight_only) && row.compute_capabilities.iter().all(|n| *n < 100));
+            assert!(fits, "{id} is ranked for a scheme that it does not compute: {row:?}");
+        }
+        for number in row.compute_capabilities {
+            let rows = PREFERENCES.iter().filter(|r| r.quantized_activations == row.quantized_activations);
+            assert_eq!(rows.filter(|r| r.compute_capabilities.contains(number)).count(), 1, "sm_{number} twice");
         }
     }
     assert_eq!(Requirements::of(KernelId::CPU), None);

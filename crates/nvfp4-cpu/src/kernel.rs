@@ -63,12 +63,11 @@ fn check_config(config: &NvFp4LinearLayerConfig) -> Result<(), Unsupported> {
     check_dtype("input", config.input_dtype)?;
     check_dtype("output", config.output_dtype)?;
     match config.activation {
-        ActivationScheme::Unquantized | ActivationScheme::Nvfp4Static | ActivationScheme::Nvfp4DynamicPerToken => {
-            Ok(())
-        }
-        // The scale of a row depends on the other rows of the call.
-        ActivationScheme::Nvfp4DynamicPerTensor if config.batch_invariant => Err(Unsupported::BatchInvariance),
-        ActivationScheme::Nvfp4DynamicPerTensor => Ok(()),
+        scheme if config.batch_invariant && !scheme.is_batch_invariant() => Err(Unsupported::BatchInvariance),
+        ActivationScheme::Unquantized
+        | ActivationScheme::Nvfp4Static
+        | ActivationScheme::Nvfp4DynamicPerTensor
+        | ActivationScheme::Nvfp4DynamicPerToken => Ok(()),
         asked => Err(Unsupported::Scheme { offered: "W4A16 and W4A4", asked }),
     }
 }

@@ -81,6 +81,10 @@ impl LinearOptions {
     }
 
     /// Only backends for which row `i` of the output does not depend, to the bit, on how many rows the call has.
+    ///
+    /// A W4A4 layer whose activations get one scale computed from all rows of a call
+    /// ([`Nvfp4DynamicPerTensor`](nvfp4_core::ActivationScheme::Nvfp4DynamicPerTensor)) cannot be so anywhere. It then runs
+    /// weight-only, which the decision notes, or is refused if the policy asks for the checkpoint's numerics.
     pub fn with_batch_invariant(mut self, yes: bool) -> Self {
         self.batch_invariant = yes;
         self
