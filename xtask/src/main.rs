@@ -14,6 +14,7 @@ mod python;
 mod test;
 #[cfg(test)]
 mod tidy;
+mod trtllm;
 mod upstream;
 mod whole_model;
 mod workspace;
@@ -40,6 +41,9 @@ enum Command {
         /// The pinned CUDA compiler and disassembler (about 300 MB)
         #[arg(long)]
         nvcc: bool,
+        /// Backends whose kernels come ready made
+        #[arg(long, value_enum)]
+        backend: Vec<ReadyMade>,
         /// Everything that `cargo xtask test` can use
         #[arg(long)]
         all: bool,
@@ -66,12 +70,18 @@ enum Model {
     Minilm,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReadyMade {
+    /// NVIDIA's TensorRT-LLM-gen cubins, 2 MB out of a wheel of 458 MB
+    Trtllm,
+}
+
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Fetch { model, upstream, nvcc, all } => {
+        Command::Fetch { model, upstream, nvcc, backend, all } => {
             anyhow::ensure!(
-                all || upstream || nvcc || !model.is_empty(),
-                "fetch what? --model minilm, --upstream, --nvcc or --all"
+                all || upstream || nvcc || !model.is_empty() || !backend.is_empty(),
+                "fetch what? --model minilm, --backend trtllm, --upstream, --nvcc or --all"
             );
             if all || model.contains(&Model::Minilm) {
                 let minilm = minilm::fetch()?;
@@ -81,7 +91,10 @@ fn main() -> anyhow::Result<()> {
             if all || upstream {
                 println!("upstream     {}", upstream::fetch()?.path().display());
             }
-            if nvcc {
+            if all || backend.contains(&ReadyMade::Trtllm) {
+                println!("trtllm       {}", trtllm::fetch(None)?.display());
+            }
+            if all || nvcc {
                 println!("nvcc         {}", nvcc::Nvcc::find(&cache::Cache::open()?)?.version);
             }
             Ok(())

@@ -23,6 +23,17 @@ impl Nvcc {
         }
     }
 
+    /// Whether [`find`](Self::find) would fetch nothing.
+    pub(crate) fn is_cached(cache: &Cache) -> Result<bool> {
+        let given = std::env::var_os("CUDA_HOME").is_some_and(|home| !home.is_empty());
+        Ok(given || Environment::cached(cache, "nvcc")?.is_some())
+    }
+
+    /// The folder of `cuda.h`.
+    pub(crate) fn headers(&self) -> PathBuf {
+        self.home.join("include")
+    }
+
     fn at(home: &Path) -> Result<Self> {
         let mut nvcc = Self { home: home.to_path_buf(), version: String::new() };
         let text = output(nvcc.tool("nvcc").arg("--version"))?;

@@ -25,17 +25,7 @@ impl Environment {
         if environment.is_complete() {
             return Ok(environment);
         }
-        eprintln!("python: making the environment {}", environment.path.display());
-        if environment.path.exists() {
-            fs::remove_dir_all(&environment.path).with_context(|| environment.path.display().to_string())?;
-        }
-        let made = python.command().args(["-m", "venv"]).arg(&environment.path).status()?;
-        if !made.success() {
-            bail!(
-                "{} -m venv failed: on Debian and Ubuntu, `apt install python3-venv` provides it",
-                python.program
-            );
-        }
+        environment.make(&python)?;
         let mut pip = environment.python();
         pip.args([
             "-m",
@@ -51,6 +41,34 @@ impl Environment {
         run(&mut pip).with_context(|| format!("installing {}", key.lock.display()))?;
         fs::write(environment.marker(), b"")?;
         Ok(environment)
+    }
+
+    /// An environment with pip and nothing else.
+    pub(crate) fn bare(cache: &Cache) -> Result<Self> {
+        let python = Python::find()?;
+        let digest = pins::sha256_of(&[python.identity.as_bytes()]);
+        let environment = Self { path: cache.path(&format!("python/bare-{}", &digest[..16])) };
+        if !environment.is_complete() {
+            environment.make(&python)?;
+            fs::write(environment.marker(), b"")?;
+        }
+        Ok(environment)
+    }
+
+    /// Makes the environment, with pip and nothing else, in place of what is there.
+    fn make(&self, python: &Python) -> Result<()> {
+        eprintln!("python: making the environment {}", self.path.display());
+        if self.path.exists() {
+            fs::remove_dir_all(&self.path).with_context(|| self.path.display().to_string())?;
+        }
+        let made = python.command().args(["-m", "venv"]).arg(&self.path).status()?;
+        if !made.success() {
+            bail!(
+                "{} -m venv failed: on Debian and Ubuntu, `apt install python3-venv` provides it",
+                python.program
+            );
+        }
+        Ok(())
     }
 
     /// The environment of a lock if it is complete in the cache.

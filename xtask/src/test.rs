@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the workspace's tests, then those that need fetched artefacts.
 
-use crate::{minilm, upstream, whole_model, workspace};
+use crate::{minilm, trtllm, upstream, whole_model, workspace};
 use anyhow::{Result, ensure};
 use std::time::Instant;
 
@@ -33,6 +33,8 @@ enum Name {
     Minilm,
     /// Checkpoints read by the upstream libraries
     Upstream,
+    /// TensorRT-LLM's host code and cubins
+    Trtllm,
 }
 
 impl std::fmt::Display for Name {
@@ -41,6 +43,7 @@ impl std::fmt::Display for Name {
             Self::Workspace => "workspace",
             Self::Minilm => "whole MiniLM",
             Self::Upstream => "upstream libraries",
+            Self::Trtllm => "TensorRT-LLM host code and cubins",
         })
     }
 }
@@ -59,6 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let minilm = options.minilm || upstream || options.all;
     let minilm_missing = !minilm && !minilm::is_cached()?;
     let upstream_missing = !upstream && (minilm_missing || !upstream::is_cached()?);
+    let trtllm_missing = !options.all && !trtllm::is_cached()?;
     let suites = [
         Suite { name: Name::Workspace, missing: None, run: workspace_tests },
         Suite {
@@ -70,6 +74,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             name: Name::Upstream,
             missing: upstream_missing.then_some("`cargo xtask fetch --all`, or --upstream here"),
             run: upstream::test,
+        },
+        Suite {
+            name: Name::Trtllm,
+            missing: trtllm_missing.then_some("`cargo xtask fetch --backend trtllm --nvcc`, or --all here"),
+            run: trtllm::test,
         },
     ];
 

@@ -113,15 +113,17 @@ pub const REQUIREMENTS: &[Requirements] = &[
         input_dtypes_text: "bf16",
         output_dtypes: BF16,
         output_dtypes_text: "bf16",
-        n_multiple: 128,
-        k_multiple: 64,
-        per_row_scale: false,
-        batch_invariant: false,
+        n_multiple: 1,
+        k_multiple: 16,
+        per_row_scale: true,
+        batch_invariant: true,
         driver_cuda: 12080,
         cudnn: None,
         weight_layouts: &[(0, u32::MAX, WeightLayout::new("trtllm-shuffled", 1))],
         input_quant_key: None,
-        source: "FlashInfer 0.7.4 mm_fp4 and shuffle_matrix_a; vLLM #46879 (n % 128)",
+        source: "FlashInfer 0.7.4 mm_fp4; upstream needs n % 128 and k % 64 (vLLM #46879), which zero padding to 32 and 64 \
+                 lifts; scales of parts are multiplied in afterwards; one kernel for every number of rows where batch \
+                 invariance is asked for",
     },
     Requirements {
         id: KernelId::CUTEDSL,

@@ -29,6 +29,9 @@ pub enum Unsupported {
         /// Images in the pack, e.g. `sm_120a`; empty if there is no pack.
         packaged: Vec<String>,
     },
+    /// A kernel pack that the backend needs is missing or damaged, in the words of whoever looked for it.
+    #[error("{0}")]
+    KernelPack(String),
     /// A shared library is missing or too old.
     #[error("needs {library} >= {needed}, found {}", found.as_deref().unwrap_or("none"))]
     Library {

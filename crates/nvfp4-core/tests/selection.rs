@@ -154,13 +154,18 @@ fn build_without_images_for_the_gpu() {
 
 #[test]
 fn shape_that_one_backend_cannot_run() {
-    let decision = select_all(100, NvFp4LinearLayerConfig::w4a4(4096 + 32, 4096), &Policy::default()).unwrap();
+    let id = KernelId::new("unpadded");
+    let row = Requirements { id, n_multiple: 128, k_multiple: 64, ..*Requirements::of(KernelId::TRTLLM).unwrap() };
+    let mut backends = all();
+    backends.push(Box::leak(Box::new(row)).support(Ok(())));
+    let run =
+        |n, k, policy: &Policy| select(&refs(&backends), &gpu(100), &NvFp4LinearLayerConfig::w4a4(n, k), policy);
+    let decision = run(4096 + 32, 4096, &Policy::default()).unwrap();
     let expected = Unsupported::Shape { dimension: "n (output features)", multiple: 128, found: 4128 };
-    assert_eq!(*reason(&decision, KernelId::TRTLLM), expected);
+    assert_eq!(*reason(&decision, id), expected);
     assert_eq!((decision.chosen, decision.note), (KernelId::CUTEDSL, None));
-    let k = select_all(100, NvFp4LinearLayerConfig::w4a4(4096, 48), &force("trtllm"));
     let expected = Unsupported::Shape { dimension: "k (input features)", multiple: 64, found: 48 };
-    assert_eq!(k, Err(SelectError::Forced { id: KernelId::TRTLLM, reason: expected }));
+    assert_eq!(run(4096, 48, &force("unpadded")), Err(SelectError::Forced { id, reason: expected }));
 }
 
 // What the policy says.

@@ -53,6 +53,11 @@ impl Device {
         DeviceFacts::Cuda((*self.facts).clone())
     }
 
+    /// Number of the device.
+    pub fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
     /// Compute capability.
     pub fn compute_capability(&self) -> ComputeCapability {
         self.facts.compute_capability

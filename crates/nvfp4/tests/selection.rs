@@ -239,10 +239,13 @@ fn reasons_are_of_the_right_kind() {
     assert!(matches!(reason(&error, KernelId::CUTLASS), Unsupported::NotBuilt { .. }));
     assert!(!no_fp4(&error.to_string()), "{error}");
 
-    // (d) 10.0 and n that trtllm cannot run: the shape.
+    // (d) 10.0 and n that a backend cannot run: the shape.
+    let id = KernelId::new("unpadded");
+    let row = Requirements { id, n_multiple: 128, ..*Requirements::of(KernelId::TRTLLM).unwrap() };
+    let registry = registry.with_support(Arc::new(Box::leak(Box::new(row)).support(Ok(()))));
     let odd = NvFp4LinearLayerConfig::w4a4(352, 4096);
     let decision = registry.select(&named("B200"), &odd, &Policy::default()).unwrap();
-    let verdict = &decision.candidates.iter().find(|c| c.id == KernelId::TRTLLM).unwrap().verdict;
+    let verdict = &decision.candidates.iter().find(|c| c.id == id).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Rejected(Unsupported::Shape { multiple: 128, found: 352, .. })));
     assert!(!no_fp4(&decision.to_string()));
 }

@@ -27,10 +27,13 @@ pub enum ScaleLayout {
 }
 
 impl ScaleLayout {
+    /// Most rows for which TensorRT-LLM kernels read activation scales in the 8x4 layout.
+    pub const TRTLLM_8X4_ROWS: usize = 32;
+
     /// The layout of the activation scales that TensorRT-LLM kernels read for `m` rows: 8x4 up to 32, else 128x4.
     /// The quantizer and the GEMM both take it from here.
     pub const fn for_trtllm(m: usize) -> Self {
-        if m <= 32 { Self::Swizzled8x4 } else { Self::Swizzled128x4 }
+        if m <= Self::TRTLLM_8X4_ROWS { Self::Swizzled8x4 } else { Self::Swizzled128x4 }
     }
 
     /// Rows of a tile: rows are padded to a multiple of this.

@@ -22,8 +22,8 @@ use std::path::PathBuf;
 pub enum PackError {
     /// No pack of the backend was found.
     #[error(
-        "no kernel pack `{backend}` for {device}; looked in {}; {}; build one with `cargo xtask build-kernels \
-         --backend {backend}`, or name its folder in NVFP4_KERNELS",
+        "no kernel pack `{backend}` for {device}; looked for {backend}/<target>/manifest.json in {}; {}; build one with \
+         `cargo xtask build-kernels --backend {backend}`, or name its folder in NVFP4_KERNELS",
         looked_in.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "),
         if present.is_empty() { "found no images".into() } else { format!("found images for {}", present.join(", ")) }
     )]

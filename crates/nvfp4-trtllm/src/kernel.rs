@@ -1,0 +1,167 @@
+//! The backend: support and preparation.
+
+use crate::{
+    loaded::{self, Devices, Loaded},
+    plan::TrtllmPlan,
+    weights::{ShuffledWeights, shuffle_weights},
+};
+use nvfp4_core::{
+    DeviceFacts, Error, GlobalScale, KernelId, KernelSupport, LinearPlan, NvFp4LinearKernel,
+    NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights, Unsupported, fold::row_multipliers,
+    kernel::WeightLayout, requirements::Requirements,
+};
+use nvfp4_cuda::{Cuda, Device, DeviceBuffer, pack};
+use std::{any::Any, path::PathBuf, sync::Arc};
+
+/// NVFP4 W4A4 linear layers by the TensorRT-LLM-gen cubins, on SM100 and SM103; bf16 in and out.
+///
+/// `n` and `k` are padded with zeros where the kernels need it (32 and 64), and layers whose parts have global scales of
+/// their own are multiplied column by column afterwards; upstream refuses the former and gets the latter wrong.
+/// Results that are padded, biased or so multiplied are rounded to bf16 before and after.
+#[derive(Debug)]
+pub struct TrtllmNvFp4LinearKernel {
+    roots: Vec<PathBuf>,
+    devices: Devices,
+}
+
+impl TrtllmNvFp4LinearKernel {
+    /// The backend with the packs on the [search path](pack::search_path). Touches no device.
+    pub fn new() -> Self {
+        Self::with_packs(pack::search_path())
+    }
+
+    /// The backend with the packs in these folders: `trtllm`, `quantize` and `epilogue`.
+    pub fn with_packs(roots: Vec<PathBuf>) -> Self {
+        Self { roots, devices: Devices::default() }
+    }
+}
+
+impl Default for TrtllmNvFp4LinearKernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The backend's row of requirements.
+fn requirements() -> Result<&'static Requirements, Unsupported> {
+    Requirements::of(KernelId::TRTLLM).ok_or(Unsupported::NotReleased)
+}
+
+pub(crate) fn check_layer(config: &NvFp4LinearLayerConfig) -> Result<(), Unsupported> {
+    requirements()?.check_layer(config)
+}
+
+impl KernelSupport for TrtllmNvFp4LinearKernel {
+    fn id(&self) -> KernelId {
+        KernelId::TRTLLM
+    }
+
+    fn is_supported(&self, device: &DeviceFacts) -> Result<(), Unsupported> {
+        requirements()?.check_device(device)?;
+        match device.compute_capability() {
+            Some(device) => {
+                loaded::check_packs(&self.roots, device).map_err(|error| Unsupported::KernelPack(error.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn can_implement(&self, _: &DeviceFacts, config: &NvFp4LinearLayerConfig) -> Result<(), Unsupported> {
+        check_layer(config)
+    }
+
+    fn weight_layout(&self, device: &DeviceFacts, _: &NvFp4LinearLayerConfig) -> WeightLayout {
+        requirements().map_or(WeightLayout::SWIZZLED_128X4, |row| row.weight_layout(device))
+    }
+}
+
+/// Weights on a device, and the kernels that read them.
+#[derive(Debug)]
+pub(crate) struct TrtllmWeights {
+    layout: WeightLayout,
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) codes: DeviceBuffer,
+    pub(crate) scales: DeviceBuffer,
+    /// The global scale that is part of `alpha`.
+    pub(crate) global: GlobalScale,
+    /// For each output feature, the ratio of its own global scale to that one; `None` if all are 1.
+    pub(crate) column_scale: Option<DeviceBuffer>,
+    /// Shape with padding.
+    pub(crate) padded_n: usize,
+    pub(crate) padded_k: usize,
+    /// Shape without.
+    n: usize,
+    k: usize,
+}
+
+impl PreparedWeights for TrtllmWeights {
+    fn layout(&self) -> WeightLayout {
+        self.layout
+    }
+    fn bytes(&self) -> usize {
+        self.codes.len() + self.scales.len() + self.column_scale.as_ref().map_or(0, DeviceBuffer::len)
+    }
+}
+
+impl NvFp4LinearKernel<Cuda> for TrtllmNvFp4LinearKernel {
+    fn process_weights_after_loading(
+        &self,
+        device: &Device,
+        config: &NvFp4LinearLayerConfig,
+        weights: &NvFp4Weights<'_>,
+    ) -> Result<Arc<dyn PreparedWeights>, Error> {
+        check_layer(config)?;
+        let (n, k) = (config.out_features, config.in_features);
+        for (what, expected, found) in [
+            ("rows of the weight (output features)", n, weights.out_features()),
+            ("columns of the weight (input features)", k, weights.in_features()),
+        ] {
+            if expected != found {
+                return Err(Error::Size { what, expected, found });
+            }
+        }
+        weights.scales().check_values()?;
+        let loaded = self.devices.get(device, &self.roots)?;
+        let (global, factors) = row_multipliers(weights.global());
+        let factors: Vec<u8> = match factors.iter().all(|&factor| factor == 1.0) {
+            true => Vec::new(),
+            false => factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect(),
+        };
+        let ShuffledWeights { codes, scales, n: padded_n, k: padded_k } = shuffle_weights(weights)?;
+        let upload = |bytes: &[u8]| DeviceBuffer::from_host(device, bytes);
+        Ok(Arc::new(TrtllmWeights {
+            layout: self.weight_layout(&device.facts(), config),
+            codes: upload(&codes)?,
+            scales: upload(&scales)?,
+            column_scale: if factors.is_empty() { None } else { Some(upload(&factors)?) },
+            global,
+            padded_n,
+            padded_k,
+            n,
+            k,
+            loaded,
+        }))
+    }
+
+    fn plan(
+        &self,
+        config: &NvFp4LinearLayerConfig,
+        weights: &Arc<dyn PreparedWeights>,
+        input_scale: Option<GlobalScale>,
+        m: usize,
+    ) -> Result<Box<dyn LinearPlan<Cuda>>, Error> {
+        check_layer(config)?;
+        let (n, k) = (config.out_features, config.in_features);
+        let any: Arc<dyn Any + Send + Sync> = weights.clone();
+        let weights = any
+            .downcast::<TrtllmWeights>()
+            .map_err(|_| format!("{}", weights.layout()))
+            .and_then(
+                |w| if (w.n, w.k) == (n, k) { Ok(w) } else { Err(format!("{} [{}, {}]", w.layout, w.n, w.k)) },
+            )
+            .map_err(|found| Error::Layout { expected: format!("trtllm-shuffled@1 [{n}, {k}]"), found })?;
+        let input_scale =
+            input_scale.ok_or(Error::Invalid("a W4A4 layer with a static input scale needs its `input_scale`"))?;
+        Ok(Box::new(TrtllmPlan::new(*config, weights, input_scale, m)?))
+    }
+}
