@@ -118,6 +118,27 @@ mod tests {
         assert_eq!(path, again);
     }
 
+    /// Whoever comes second waits, and finds what the first has made.
+    #[test]
+    fn two_at_a_time_make_it_once() {
+        let root = tempfile::tempdir().unwrap();
+        let made = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let cache = Cache::at(root.path()).unwrap();
+                    let _lock = cache.lock().unwrap();
+                    let path = cache.folder("a", &pinned(), |folder| {
+                        made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        Ok(fs::write(folder.join("a.bin"), b"abc")?)
+                    });
+                    assert_eq!(fs::read(path.unwrap().join("a.bin")).unwrap(), b"abc");
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+    }
+
     #[test]
     fn a_corrupted_folder_is_refused_and_made_anew() {
         let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Launches against those of the vendor's own host code: `golden/launches.txt`, recorded by `launches/oracle.cpp` (the test
 //! target `vendor` compiles it anew and compares).
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod launches;
 
