@@ -227,6 +227,10 @@ impl Linear {
     pub fn checkpoint(&self) -> Option<&NvFp4LinearLayer<'static>> {
         self.weights.checkpoint.as_ref()
     }
+    /// The static scale that inputs are quantized with; `None` if the layer runs weight-only or computes its scales.
+    pub fn input_scale(&self) -> Option<GlobalScale> {
+        self.weights.input_scale
+    }
     /// The key of pre-quantized activations that [`forward_quantized`](Self::forward_quantized) takes and
     /// [`quantize`](Self::quantize) makes, or `None` if the layer takes none.
     pub fn input_quant_key(&self) -> Option<QuantKey> {
