@@ -3,7 +3,7 @@
 //! Each target of a recipe becomes one pack: CUDA C++ to PTX, PTX to a cubin, checks (symbols, fingerprint in the
 //! disassembly), manifest. Packs that are up to date are left alone; a pack appears whole or not at all.
 
-use crate::{cache::Cache, nvcc::Nvcc, workspace};
+use crate::{cache::Cache, cute_dsl, nvcc::Nvcc, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use nvfp4_cuda::pack::{
     Image, Manifest, Ptx, RECIPES, Recipe,
@@ -35,11 +35,60 @@ pub(crate) struct Options {
     /// Build even what is up to date
     #[arg(long)]
     force: bool,
+    /// For CuTe DSL kernels, build every configuration that a tuner may measure (about 15 minutes a target)
+    #[arg(long)]
+    all_configurations: bool,
 }
 
 /// One pack to build.
 #[derive(Clone, Copy)]
-struct Job {
+enum Job {
+    Nvcc(NvccJob),
+    CuteDsl(cute_dsl::Job),
+}
+
+impl Job {
+    fn name(&self) -> String {
+        match self {
+            Self::Nvcc(job) => job.name(),
+            Self::CuteDsl(job) => job.name(),
+        }
+    }
+    fn backend(&self) -> &'static str {
+        match self {
+            Self::Nvcc(job) => job.recipe.backend,
+            Self::CuteDsl(job) => job.recipe.backend,
+        }
+    }
+    fn target(&self) -> &'static str {
+        match self {
+            Self::Nvcc(job) => job.target,
+            Self::CuteDsl(job) => job.target,
+        }
+    }
+    fn memory_mib(&self) -> u64 {
+        match self {
+            Self::Nvcc(job) => job.recipe.memory_mib,
+            Self::CuteDsl(_) => cute_dsl::MEMORY_MIB,
+        }
+    }
+    fn is_up_to_date(&self, nvcc: Option<&Nvcc>, out: &Path) -> bool {
+        match self {
+            Self::Nvcc(job) => nvcc.is_some_and(|nvcc| job.is_up_to_date(nvcc, out)),
+            Self::CuteDsl(job) => job.is_up_to_date(out),
+        }
+    }
+    fn build(&self, nvcc: Option<&Nvcc>, cache: &Cache, out: &Path) -> Result<u64> {
+        match self {
+            Self::Nvcc(job) => job.build(nvcc.context("no CUDA compiler")?, out),
+            Self::CuteDsl(job) => job.build(cache, out),
+        }
+    }
+}
+
+/// A pack that the CUDA compiler makes.
+#[derive(Clone, Copy)]
+struct NvccJob {
     recipe: &'static Recipe,
     target: &'static str,
 }
@@ -53,16 +102,22 @@ pub(crate) fn default_folder(cache: &Cache) -> PathBuf {
 pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let cache = Cache::open()?;
     let jobs = jobs(options)?;
-    let nvcc = Nvcc::find(&cache)?;
+    let needs_nvcc = jobs.iter().any(|job| matches!(job, Job::Nvcc(_)));
+    let nvcc = if needs_nvcc { Some(Nvcc::find(&cache)?) } else { None };
+    let nvcc = nvcc.as_ref();
+    if jobs.iter().any(|job| matches!(job, Job::CuteDsl(_))) {
+        // Here rather than in each job, since they run side by side.
+        cute_dsl::fetch()?;
+    }
     let out = options.out.clone().unwrap_or_else(|| default_folder(&cache));
     fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
 
     let (fresh, stale): (Vec<_>, Vec<_>) =
-        jobs.into_iter().partition(|job| !options.force && job.is_up_to_date(&nvcc, &out));
+        jobs.into_iter().partition(|job| !options.force && job.is_up_to_date(nvcc, &out));
     for job in &fresh {
         println!("up to date  {}", job.name());
     }
-    let slots = slots(stale.iter().map(|job| job.recipe.memory_mib).max().unwrap_or(0));
+    let slots = slots(stale.iter().map(Job::memory_mib).max().unwrap_or(0));
     let total = stale.len();
     let queue = Mutex::new(VecDeque::from(stale));
     let failures = Mutex::new(Vec::new());
@@ -73,7 +128,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
             scope.spawn(|| {
                 while let Some(job) = lock(&queue) {
                     let start = Instant::now();
-                    let result = job.build(&nvcc, &out);
+                    let result = job.build(nvcc, &cache, &out);
                     let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     *done += 1;
                     let seconds = start.elapsed().as_secs_f32();
@@ -100,15 +155,20 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
 
 /// The packs that the options name.
 fn jobs(options: &Options) -> Result<Vec<Job>> {
-    let all: Vec<Job> = RECIPES
+    let nvcc = RECIPES
         .iter()
-        .flat_map(|recipe| recipe.targets.iter().map(move |&target| Job { recipe, target }))
-        .collect();
+        .flat_map(|recipe| recipe.targets.iter().map(move |&target| Job::Nvcc(NvccJob { recipe, target })));
+    let cute_dsl = cute_dsl::RECIPES.iter().flat_map(|recipe| {
+        let all = options.all_configurations;
+        recipe.targets.iter().map(move |&target| Job::CuteDsl(cute_dsl::Job { recipe, target, all }))
+    });
+    let all: Vec<Job> = nvcc.chain(cute_dsl).collect();
+    let mut known: Vec<_> = all.iter().map(Job::backend).collect();
+    known.dedup();
     for backend in &options.backend {
-        let known: Vec<_> = RECIPES.iter().map(|r| r.backend).collect();
         ensure!(known.contains(&backend.as_str()), "no backend `{backend}`; there are: {}", known.join(", "));
     }
-    let mut targets: Vec<_> = all.iter().map(|job| job.target).collect();
+    let mut targets: Vec<_> = all.iter().map(Job::target).collect();
     targets.sort();
     targets.dedup();
     for arch in &options.arch {
@@ -117,7 +177,7 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     let wanted = |list: &[String], name: &str| list.is_empty() || list.iter().any(|n| n == name);
     Ok(all
         .into_iter()
-        .filter(|job| wanted(&options.backend, job.recipe.backend) && wanted(&options.arch, job.target))
+        .filter(|job| wanted(&options.backend, job.backend()) && wanted(&options.arch, job.target()))
         .collect())
 }
 
@@ -132,7 +192,7 @@ fn slots(memory_mib: u64) -> usize {
     processors.min(by_memory).max(1)
 }
 
-impl Job {
+impl NvccJob {
     fn name(&self) -> String {
         format!("{} {}", self.recipe.backend, self.target)
     }
@@ -219,15 +279,11 @@ impl Job {
             bytes: bytes.len() as u64,
             ptx: Some(Ptx { file: name("ptx"), sha256: sha256_hex(&fs::read(&ptx)?) }),
             kernels,
+            facts: None,
         });
         let text = serde_json::to_string_pretty(&manifest)? + "\n";
         fs::write(staging.path().join("manifest.json"), text)?;
-        let folder = self.folder(out);
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        fs::create_dir_all(folder.parent().unwrap_or(out))?;
-        fs::rename(staging.keep(), &folder).with_context(|| folder.display().to_string())?;
+        install(staging, &self.folder(out))?;
         fs::remove_file(&log).ok();
         Ok(bytes.len() as u64)
     }
@@ -245,6 +301,17 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// Puts a finished pack in its place.
+pub(crate) fn install(staging: tempfile::TempDir, folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::rename(staging.keep(), folder).with_context(|| folder.display().to_string())
 }
 
 /// Runs a compiler; its failure names the log and shows its end.

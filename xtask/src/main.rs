@@ -4,6 +4,7 @@
 //! the checkout (`$NVFP4_CACHE`, else `nvfp4` in the user's cache folder), so a second run works offline.
 
 mod cache;
+mod cute_dsl;
 mod features;
 mod kernels;
 mod minilm;
@@ -44,6 +45,9 @@ enum Command {
         /// Backends whose kernels come ready made
         #[arg(long, value_enum)]
         backend: Vec<ReadyMade>,
+        /// The pinned CuTe DSL and FlashInfer's kernel sources (about 300 MB)
+        #[arg(long)]
+        cute_dsl: bool,
         /// Everything that `cargo xtask test` can use
         #[arg(long)]
         all: bool,
@@ -51,6 +55,12 @@ enum Command {
     /// Make the data of `nvfp4 demo` anew: block 0 of MiniLM with the inputs of its linear layers
     DemoData {
         /// Change nothing; fail if the data in the repository is not what would be made
+        #[arg(long)]
+        check: bool,
+    },
+    /// Record anew what the vendor's host functions launch, for the tests of the CuTe DSL backends
+    LaunchRecords {
+        /// Change nothing; fail if the records in the repository are not what would be made
         #[arg(long)]
         check: bool,
     },
@@ -78,10 +88,10 @@ enum ReadyMade {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Fetch { model, upstream, nvcc, backend, all } => {
+        Command::Fetch { model, upstream, nvcc, backend, cute_dsl, all } => {
             anyhow::ensure!(
-                all || upstream || nvcc || !model.is_empty() || !backend.is_empty(),
-                "fetch what? --model minilm, --backend trtllm, --upstream, --nvcc or --all"
+                all || upstream || nvcc || cute_dsl || !model.is_empty() || !backend.is_empty(),
+                "fetch what? --model minilm, --backend trtllm, --upstream, --nvcc, --cute-dsl or --all"
             );
             if all || model.contains(&Model::Minilm) {
                 let minilm = minilm::fetch()?;
@@ -97,6 +107,9 @@ fn main() -> anyhow::Result<()> {
             if all || nvcc {
                 println!("nvcc         {}", nvcc::Nvcc::find(&cache::Cache::open()?)?.version);
             }
+            if all || cute_dsl {
+                println!("cute-dsl     {}", cute_dsl::fetch()?.path().display());
+            }
             Ok(())
         }
         Command::BuildKernels(options) => {
@@ -104,6 +117,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::DemoData { check } => minilm::demo_data(check),
+        Command::LaunchRecords { check } => cute_dsl::launch_records(check),
         Command::Features => features::check(),
         Command::Pins => pins::list(),
         Command::Test(options) => test::run(&options),

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the workspace's tests, then those that need fetched artefacts.
 
-use crate::{minilm, trtllm, upstream, whole_model, workspace};
+use crate::{cute_dsl, minilm, trtllm, upstream, whole_model, workspace};
 use anyhow::{Result, ensure};
 use std::time::Instant;
 
@@ -13,6 +13,9 @@ pub(crate) struct Options {
     /// Fetch the upstream Python libraries if they are not in the cache, so that the test against them runs
     #[arg(long)]
     upstream: bool,
+    /// Fetch the CuTe DSL if it is not in the cache, so that launches are compared with the vendor's
+    #[arg(long)]
+    cute_dsl: bool,
     /// Fetch everything that a test can use
     #[arg(long)]
     all: bool,
@@ -35,6 +38,8 @@ enum Name {
     Upstream,
     /// TensorRT-LLM's host code and cubins
     Trtllm,
+    /// Launches of CuTe DSL kernels, compared with the vendor's host functions
+    Launches,
 }
 
 impl std::fmt::Display for Name {
@@ -44,6 +49,7 @@ impl std::fmt::Display for Name {
             Self::Minilm => "whole MiniLM",
             Self::Upstream => "upstream libraries",
             Self::Trtllm => "TensorRT-LLM host code and cubins",
+            Self::Launches => "launches of CuTe DSL kernels",
         })
     }
 }
@@ -63,6 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let minilm_missing = !minilm && !minilm::is_cached()?;
     let upstream_missing = !upstream && (minilm_missing || !upstream::is_cached()?);
     let trtllm_missing = !options.all && !trtllm::is_cached()?;
+    let cute_dsl_missing = !(options.cute_dsl || options.all || cute_dsl::is_cached()?);
     let suites = [
         Suite { name: Name::Workspace, missing: None, run: workspace_tests },
         Suite {
@@ -79,6 +86,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             name: Name::Trtllm,
             missing: trtllm_missing.then_some("`cargo xtask fetch --backend trtllm --nvcc`, or --all here"),
             run: trtllm::test,
+        },
+        Suite {
+            name: Name::Launches,
+            missing: cute_dsl_missing.then_some("`cargo xtask fetch --all`, or --cute-dsl here"),
+            run: cute_dsl::test,
         },
     ];
 

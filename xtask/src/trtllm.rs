@@ -76,6 +76,7 @@ fn make_pack(members: &Path, wheel: &Wheel, packs: &Path) -> Result<PathBuf> {
             // The vendor publishes machine code only.
             ptx: None,
             kernels: vec![tactic.kernel.into()],
+            facts: None,
         });
     }
     let manifest = Manifest {

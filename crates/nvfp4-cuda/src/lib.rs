@@ -13,6 +13,7 @@
 //! | a recorded call list | [`Graph`] |
 
 pub mod codec_check;
+pub mod cute_dsl;
 pub mod device;
 pub mod epilogue;
 pub mod error;

@@ -43,6 +43,7 @@ fn write(root: &Path, backend: &str, target: &str, binary: &[u8], change: impl F
             bytes: binary.len() as u64,
             ptx: Some(Ptx { file: "k.ptx".into(), sha256: sha256_hex(ptx) }),
             kernels: vec!["kernel".into()],
+            facts: None,
         }],
     };
     change(&mut manifest);

@@ -27,6 +27,7 @@ fn write_pack(root: &Path, backend: &str, revision: u32, target: &str) {
         bytes: 0,
         ptx: None,
         kernels: vec!["kernel".into()],
+        facts: None,
     };
     let manifest = Manifest {
         schema: SCHEMA,

@@ -47,6 +47,9 @@ pub struct Image {
     pub ptx: Option<Ptx>,
     /// Kernel symbols.
     pub kernels: Vec<String>,
+    /// What the backend's crate needs to know about the kernel, in its own form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<serde_json::Value>,
 }
 
 /// The PTX beside a binary.
