@@ -8,6 +8,7 @@ mod cute_dsl;
 mod features;
 mod kernels;
 mod minilm;
+mod minilm_example;
 mod nvcc;
 mod nvfp4_program;
 mod pins;

@@ -1,8 +1,9 @@
 //! The whole MiniLM through the real program: quantize in every format and scheme, verify against the original,
-//! convert, dequantize; and a damaged checkpoint, which must be found out.
+//! convert, dequantize; a damaged checkpoint, which must be found out; and the example in candle.
 
 use crate::{
     minilm::{self, MiniLm},
+    minilm_example,
     nvfp4_program::Program,
 };
 use anyhow::{Context, Result, ensure};
@@ -70,7 +71,8 @@ pub(crate) fn test() -> Result<()> {
                 .with_context(|| format!("{format} {scheme}"))?;
         }
     }
-    damaged(&program, &folder.path().join("modelopt-w4a16"))
+    damaged(&program, &folder.path().join("modelopt-w4a16"))?;
+    minilm_example::test(&minilm)
 }
 
 fn one_checkpoint(program: &Program, minilm: &MiniLm, format: &str, scheme: &str, checkpoint: &Path) -> Result<()> {

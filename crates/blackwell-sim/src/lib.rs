@@ -5,12 +5,10 @@
 //! * [`matrix`]: the tensor core instructions, on values;
 //! * [`tensor_map`]: the descriptors of bulk tensor copies;
 //! * [`profile`]: the devices that can be presented;
-//! * [`image`]: the modules that programs load, and the PTX in them;
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
 
 pub mod fault;
-pub mod image;
 pub mod launch;
 pub mod matrix;
 pub mod number;
