@@ -4,6 +4,7 @@
 //! * [`number`]: every float format, rounding mode and conversion, bit for bit;
 //! * [`matrix`]: the tensor core instructions, on values;
 //! * [`tensor_map`]: the descriptors of bulk tensor copies;
+//! * [`ptx`]: PTX text's syntax tree;
 //! * [`profile`]: the devices that can be presented;
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
@@ -13,5 +14,6 @@ pub mod launch;
 pub mod matrix;
 pub mod number;
 pub mod profile;
+pub mod ptx;
 pub mod tensor_fault;
 pub mod tensor_map;
