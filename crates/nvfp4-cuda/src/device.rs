@@ -63,6 +63,11 @@ impl Device {
         self.facts.compute_capability
     }
 
+    /// CUDA version that the driver supports, e.g. 13000 for 13.0.
+    pub fn driver_cuda(&self) -> u32 {
+        self.facts.driver_cuda.unwrap_or(0)
+    }
+
     /// Name and compute capability, for messages.
     pub fn describe(&self) -> String {
         format!("{} ({})", self.facts.name, self.facts.compute_capability)

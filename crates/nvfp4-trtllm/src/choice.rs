@@ -76,6 +76,12 @@ pub fn default_tactic(problem: Problem, layout: ScaleLayout) -> Option<&'static 
     valid_tactics(problem, layout).next()
 }
 
+/// The kernel for a problem: a measured choice if there is one that can run it, else the [default](default_tactic).
+pub fn chosen_tactic(problem: Problem, layout: ScaleLayout, measured: Option<u16>) -> Option<&'static Tactic> {
+    let measured = measured.and_then(|index| valid_tactics(problem, layout).find(|tactic| tactic.index == index));
+    measured.or_else(|| default_tactic(problem, layout))
+}
+
 /// The kernels that upstream's tuner measures: the valid ones up to, and without, the first that is not unrolled behind
 /// one that is. The default is the first of them.
 pub fn tuning_candidates(problem: Problem, layout: ScaleLayout) -> Vec<&'static Tactic> {

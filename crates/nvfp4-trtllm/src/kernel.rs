@@ -1,16 +1,20 @@
 //! The backend: support and preparation.
 
 use crate::{
+    choice::{Problem, chosen_tactic, default_tactic, tuning_candidates},
     loaded::{self, Devices, Loaded},
-    plan::TrtllmPlan,
+    plan::{TrtllmPlan, activation_scale_layout},
+    tactic::Tactic,
     weights::{ShuffledWeights, shuffle_weights},
 };
 use nvfp4_core::{
     DeviceFacts, Error, GlobalScale, KernelId, KernelSupport, LinearPlan, NvFp4LinearKernel,
-    NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights, Unsupported, fold::row_multipliers,
+    NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights, ScaleLayout, Unsupported, fold::row_multipliers,
     kernel::WeightLayout, requirements::Requirements,
 };
-use nvfp4_cuda::{Cuda, Device, DeviceBuffer, pack};
+use nvfp4_cuda::{
+    Cuda, Device, DeviceBuffer, StreamRef, Tuned, Tuner, TuningKey, measure::Bench, pack, tuner::row_bucket,
+};
 use std::{any::Any, path::PathBuf, sync::Arc};
 
 /// NVFP4 W4A4 linear layers by the TensorRT-LLM-gen cubins, on SM100 and SM103; bf16 in and out.
@@ -22,6 +26,7 @@ use std::{any::Any, path::PathBuf, sync::Arc};
 pub struct TrtllmNvFp4LinearKernel {
     roots: Vec<PathBuf>,
     devices: Devices,
+    tuner: Arc<Tuner>,
 }
 
 impl TrtllmNvFp4LinearKernel {
@@ -32,7 +37,61 @@ impl TrtllmNvFp4LinearKernel {
 
     /// The backend with the packs in these folders: `trtllm`, `quantize` and `epilogue`.
     pub fn with_packs(roots: Vec<PathBuf>) -> Self {
-        Self { roots, devices: Devices::default() }
+        Self { roots, devices: Devices::default(), tuner: Arc::default() }
+    }
+
+    /// The same with what a tuner has measured, which plans use where it is known. Batch-invariant layers do not.
+    pub fn with_tuner(mut self, tuner: Arc<Tuner>) -> Self {
+        self.tuner = tuner;
+        self
+    }
+
+    /// Measures the candidates for up to `m` rows on the device of the weights, on `stream`, and remembers the fastest for
+    /// every plan with as many rows (up to the next power of two). Takes seconds, allocates, and waits for the device.
+    /// For a batch-invariant layer there is nothing to choose: it measures the one kernel.
+    pub fn tune(
+        &self,
+        config: &NvFp4LinearLayerConfig,
+        weights: &Arc<dyn PreparedWeights>,
+        m: usize,
+        stream: StreamRef<'_>,
+    ) -> Result<Tuned, Error> {
+        check_layer(config)?;
+        stream.refuse_capture("tuning")?;
+        let weights = TrtllmWeights::of(config, weights)?;
+        let layout = activation_scale_layout(config, weights.padded_k, m);
+        let problem = Problem::new(m, weights.padded_n, weights.padded_k)?;
+        let none = Error::Invalid("no kernel runs this problem");
+        let default = default_tactic(problem, layout).ok_or(none)?;
+        let candidates = match config.batch_invariant {
+            true => vec![default],
+            false => tuning_candidates(problem, layout),
+        };
+        let name = |tactic: &Tactic| tactic.index.to_string();
+        let names: Vec<String> = candidates.iter().map(|tactic| name(tactic)).collect();
+        let mut bench = Bench::new(&weights.loaded.device, config, m)?;
+        self.tuner.tune(&key(config, &weights, problem, layout), &name(default), &names, |wanted| {
+            let tactic = candidates.iter().find(|tactic| name(tactic) == wanted).copied();
+            let plan = TrtllmPlan::new(*config, weights.clone(), GlobalScale::ONE, m, |problem, layout| {
+                // A plan for many rows has a kernel for few as well, which is not what is measured.
+                tactic.filter(|tactic| tactic.activation_scales == layout).or(default_tactic(problem, layout))
+            })?;
+            bench.seconds(stream, &plan)
+        })
+    }
+
+    fn choose(
+        &self,
+        config: &NvFp4LinearLayerConfig,
+        weights: &TrtllmWeights,
+        problem: Problem,
+        layout: ScaleLayout,
+    ) -> Option<&'static Tactic> {
+        let measured = match config.batch_invariant {
+            true => None,
+            false => self.tuner.get(&key(config, weights, problem, layout)),
+        };
+        chosen_tactic(problem, layout, measured.and_then(|index| index.parse().ok()))
     }
 }
 
@@ -94,6 +153,40 @@ pub(crate) struct TrtllmWeights {
     k: usize,
 }
 
+/// What a measured choice holds for.
+fn key(
+    config: &NvFp4LinearLayerConfig,
+    weights: &TrtllmWeights,
+    problem: Problem,
+    layout: ScaleLayout,
+) -> TuningKey {
+    let device = &weights.loaded.device;
+    TuningKey {
+        backend: KernelId::TRTLLM.to_string(),
+        device: device.describe(),
+        driver: device.driver_cuda(),
+        pack: weights.loaded.pack_hash.clone(),
+        m: row_bucket(problem.m() as usize),
+        n: problem.n() as usize,
+        k: problem.k() as usize,
+        layer: format!("{} to {}, {layout:?}", config.input_dtype, config.output_dtype),
+    }
+}
+
+impl TrtllmWeights {
+    /// The type behind prepared weights, if it is this one and of the layer's shape.
+    fn of(config: &NvFp4LinearLayerConfig, weights: &Arc<dyn PreparedWeights>) -> Result<Arc<Self>, Error> {
+        let (n, k) = (config.out_features, config.in_features);
+        let any: Arc<dyn Any + Send + Sync> = weights.clone();
+        let found = match any.downcast::<Self>() {
+            Ok(weights) if (weights.n, weights.k) == (n, k) => return Ok(weights),
+            Ok(weights) => format!("{} [{}, {}]", weights.layout, weights.n, weights.k),
+            Err(_) => weights.layout().to_string(),
+        };
+        Err(Error::Layout { expected: format!("trtllm-shuffled@1 [{n}, {k}] on the device"), found })
+    }
+}
+
 impl PreparedWeights for TrtllmWeights {
     fn layout(&self) -> WeightLayout {
         self.layout
@@ -151,17 +244,10 @@ impl NvFp4LinearKernel<Cuda> for TrtllmNvFp4LinearKernel {
         m: usize,
     ) -> Result<Box<dyn LinearPlan<Cuda>>, Error> {
         check_layer(config)?;
-        let (n, k) = (config.out_features, config.in_features);
-        let any: Arc<dyn Any + Send + Sync> = weights.clone();
-        let weights = any
-            .downcast::<TrtllmWeights>()
-            .map_err(|_| format!("{}", weights.layout()))
-            .and_then(
-                |w| if (w.n, w.k) == (n, k) { Ok(w) } else { Err(format!("{} [{}, {}]", w.layout, w.n, w.k)) },
-            )
-            .map_err(|found| Error::Layout { expected: format!("trtllm-shuffled@1 [{n}, {k}]"), found })?;
+        let weights = TrtllmWeights::of(config, weights)?;
         let input_scale =
             input_scale.ok_or(Error::Invalid("a W4A4 layer with a static input scale needs its `input_scale`"))?;
-        Ok(Box::new(TrtllmPlan::new(*config, weights, input_scale, m)?))
+        let choose = |problem, layout| self.choose(config, &weights, problem, layout);
+        Ok(Box::new(TrtllmPlan::new(*config, weights.clone(), input_scale, m, choose)?))
     }
 }

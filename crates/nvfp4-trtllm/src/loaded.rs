@@ -5,7 +5,7 @@ use crate::tactic::Tactic;
 use nvfp4_core::{ComputeCapability, Error, KernelId};
 use nvfp4_cuda::{
     CudaError, Device, Epilogue, Kernel, Module, Quantizer, epilogue,
-    pack::{self, Image, Pack, PackError},
+    pack::{self, Image, Pack, PackError, manifest::sha256_hex},
     quantize,
 };
 use std::{
@@ -34,6 +34,8 @@ pub(crate) struct Loaded {
     pub(crate) device: Device,
     pub(crate) quantizer: Quantizer,
     pub(crate) epilogue: Epilogue,
+    /// Hash of the pack's manifest.
+    pub(crate) pack_hash: String,
     pack: Pack,
     images: Vec<Image>,
     /// GEMM kernels that have been loaded, by index.
@@ -43,7 +45,10 @@ pub(crate) struct Loaded {
 impl Loaded {
     fn new(device: &Device, roots: &[PathBuf]) -> Result<Self, CudaError> {
         let (pack, images) = pack::find_images(roots, BACKEND, REVISION, device.compute_capability())?;
+        let manifest = pack.folder.join("manifest.json");
+        let text = std::fs::read(&manifest).map_err(|e| PackError::Io { path: manifest, reason: e.to_string() })?;
         Ok(Self {
+            pack_hash: sha256_hex(&text),
             device: device.clone(),
             quantizer: Quantizer::load(device, roots)?,
             epilogue: Epilogue::load(device, roots)?,

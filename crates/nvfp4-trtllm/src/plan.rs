@@ -1,7 +1,7 @@
 //! A layer, ready to run: the choice of kernels has been made, they are loaded, and their workspace is known.
 
 use crate::{
-    choice::{Problem, default_tactic},
+    choice::Problem,
     kernel::TrtllmWeights,
     launch::{KernelParams, Operands, launch_record},
     tactic::Tactic,
@@ -89,6 +89,7 @@ impl TrtllmPlan {
         weights: Arc<TrtllmWeights>,
         input_scale: GlobalScale,
         rows: usize,
+        choose: impl Fn(Problem, ScaleLayout) -> Option<&'static Tactic>,
     ) -> Result<Self, Error> {
         let alpha = GlobalScale::alpha(input_scale, weights.global);
         let alpha = DeviceBuffer::from_host(&weights.loaded.device, &alpha.to_ne_bytes())?;
@@ -104,7 +105,7 @@ impl TrtllmPlan {
                 continue;
             }
             let problem = Problem::new(m, weights.padded_n, weights.padded_k)?;
-            let tactic = default_tactic(problem, layout).ok_or(Error::Invalid("no kernel runs this problem"))?;
+            let tactic = choose(problem, layout).ok_or(Error::Invalid("no kernel runs this problem"))?;
             kernels.push(Loaded { tactic, kernel: weights.loaded.kernel(tactic)? });
         }
         Ok(Self { config, weights, input_scale, alpha, rows, kernels, staged, workspace })

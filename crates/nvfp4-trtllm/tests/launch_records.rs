@@ -7,7 +7,7 @@ mod launches;
 use launches::{answer, answer_with, golden};
 use nvfp4_core::ScaleLayout::{self, Swizzled8x4, Swizzled128x4};
 use nvfp4_trtllm::{
-    choice::{Problem, default_tactic, tuning_candidates},
+    choice::{Problem, chosen_tactic, default_tactic, tuning_candidates},
     launch::LaunchRecord,
     tactic::TACTICS,
 };
@@ -70,6 +70,22 @@ fn choices() {
         }
     }
     assert_eq!(default_tactic(problem(1, 32, 64), ScaleLayout::Linear), None);
+}
+
+/// A measured choice is used where it can run the problem; nothing else replaces the default.
+#[test]
+fn measured_choices() {
+    let problem = Problem::new(100, 128, 512).unwrap();
+    let index = |measured| chosen_tactic(problem, Swizzled128x4, measured).unwrap().index;
+    let default = default_tactic(problem, Swizzled128x4).unwrap().index;
+    assert_eq!(index(None), default);
+    for tactic in tuning_candidates(problem, Swizzled128x4) {
+        assert_eq!(index(Some(tactic.index)), tactic.index);
+    }
+    // Unknown, of the other layout, and one that needs an even number of K tiles where there is one.
+    assert_eq!((index(Some(9999)), index(Some(35))), (default, default));
+    let odd = Problem::new(100, 128, 256).unwrap();
+    assert_eq!(chosen_tactic(odd, Swizzled128x4, Some(25)), default_tactic(odd, Swizzled128x4));
 }
 
 #[test]
