@@ -3,7 +3,7 @@
 //! Each target of a recipe becomes one pack: CUDA C++ to PTX, PTX to a cubin, checks (symbols, fingerprint in the
 //! disassembly), manifest. Packs that are up to date are left alone; a pack appears whole or not at all.
 
-use crate::{cache::Cache, cute_dsl, nvcc::Nvcc, workspace};
+use crate::{cache::Cache, cute_dsl, nvcc::Nvcc, trtllm, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use nvfp4_cuda::pack::{
     Image, Manifest, Ptx, RECIPES, Recipe,
@@ -45,6 +45,8 @@ pub(crate) struct Options {
 enum Job {
     Nvcc(NvccJob),
     CuteDsl(cute_dsl::Job),
+    /// Comes ready made.
+    Trtllm,
 }
 
 impl Job {
@@ -52,36 +54,45 @@ impl Job {
         match self {
             Self::Nvcc(job) => job.name(),
             Self::CuteDsl(job) => job.name(),
+            Self::Trtllm => format!("{} {}", nvfp4_trtllm::BACKEND, nvfp4_trtllm::TARGET),
         }
     }
     fn backend(&self) -> &'static str {
         match self {
             Self::Nvcc(job) => job.recipe.backend,
             Self::CuteDsl(job) => job.recipe.backend,
+            Self::Trtllm => nvfp4_trtllm::BACKEND,
         }
     }
     fn target(&self) -> &'static str {
         match self {
             Self::Nvcc(job) => job.target,
             Self::CuteDsl(job) => job.target,
+            Self::Trtllm => nvfp4_trtllm::TARGET,
         }
     }
     fn memory_mib(&self) -> u64 {
         match self {
             Self::Nvcc(job) => job.recipe.memory_mib,
             Self::CuteDsl(_) => cute_dsl::MEMORY_MIB,
+            Self::Trtllm => 0,
         }
     }
     fn is_up_to_date(&self, nvcc: Option<&Nvcc>, out: &Path) -> bool {
         match self {
             Self::Nvcc(job) => nvcc.is_some_and(|nvcc| job.is_up_to_date(nvcc, out)),
             Self::CuteDsl(job) => job.is_up_to_date(out),
+            Self::Trtllm => trtllm::is_packed(out).unwrap_or(false),
         }
     }
     fn build(&self, nvcc: Option<&Nvcc>, cache: &Cache, out: &Path) -> Result<u64> {
         match self {
             Self::Nvcc(job) => job.build(nvcc.context("no CUDA compiler")?, out),
             Self::CuteDsl(job) => job.build(cache, out),
+            Self::Trtllm => {
+                let sizes = fs::read_dir(trtllm::fetch(Some(out))?)?.map(|file| Ok(file?.metadata()?.len()));
+                sizes.sum::<Result<u64>>()
+            }
         }
     }
 }
@@ -162,7 +173,7 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
         let all = options.all_configurations;
         recipe.targets.iter().map(move |&target| Job::CuteDsl(cute_dsl::Job { recipe, target, all }))
     });
-    let all: Vec<Job> = nvcc.chain(cute_dsl).collect();
+    let all: Vec<Job> = nvcc.chain(cute_dsl).chain([Job::Trtllm]).collect();
     let mut known: Vec<_> = all.iter().map(Job::backend).collect();
     known.dedup();
     for backend in &options.backend {

@@ -63,8 +63,16 @@ fn members(cache: &Cache, wheel: &Wheel) -> Result<PathBuf> {
     })
 }
 
-/// The pack of all cubins, unless it is there already.
-fn make_pack(members: &Path, wheel: &Wheel, packs: &Path) -> Result<PathBuf> {
+/// Whether the pack in `packs` is there and whole.
+pub(crate) fn is_packed(packs: &Path) -> Result<bool> {
+    let (cache, pins) = (Cache::open()?, Pins::read()?);
+    let wheel = pins.wheel("trtllm")?;
+    Ok(cache.has_folder(FOLDER, &wheel.files)
+        && is_whole(&packs.join(BACKEND).join(TARGET), &manifest(&cache.path(FOLDER), wheel)?))
+}
+
+/// What the pack's manifest says.
+fn manifest(members: &Path, wheel: &Wheel) -> Result<Manifest> {
     let mut images = Vec::new();
     for tactic in TACTICS {
         let path = members.join(tactic.file());
@@ -79,7 +87,7 @@ fn make_pack(members: &Path, wheel: &Wheel, packs: &Path) -> Result<PathBuf> {
             facts: None,
         });
     }
-    let manifest = Manifest {
+    Ok(Manifest {
         schema: SCHEMA,
         backend: BACKEND.into(),
         revision: REVISION,
@@ -88,7 +96,12 @@ fn make_pack(members: &Path, wheel: &Wheel, packs: &Path) -> Result<PathBuf> {
         flags: Vec::new(),
         sources: BTreeMap::from([(wheel.file.clone(), wheel.sha256.clone())]),
         images,
-    };
+    })
+}
+
+/// The pack of all cubins, unless it is there already.
+fn make_pack(members: &Path, wheel: &Wheel, packs: &Path) -> Result<PathBuf> {
+    let manifest = manifest(members, wheel)?;
     let folder = packs.join(BACKEND).join(TARGET);
     if is_whole(&folder, &manifest) {
         return Ok(folder);
