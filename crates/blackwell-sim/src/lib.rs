@@ -4,7 +4,7 @@
 //! * [`number`]: every float format, rounding mode and conversion, bit for bit;
 //! * [`matrix`]: the tensor core instructions, on values;
 //! * [`tensor_map`]: the descriptors of bulk tensor copies;
-//! * [`ptx`]: PTX text's syntax tree;
+//! * [`ptx`]: PTX text's syntax tree and parser;
 //! * [`profile`]: the devices that can be presented;
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
