@@ -5,11 +5,13 @@
 //! * [`matrix`]: the tensor core instructions, on values;
 //! * [`tensor_map`]: the descriptors of bulk tensor copies;
 //! * [`ptx`]: PTX text's syntax tree and parser;
+//! * [`image`]: the modules that programs load, and the PTX in them;
 //! * [`profile`]: the devices that can be presented;
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
 
 pub mod fault;
+pub mod image;
 pub mod launch;
 pub mod matrix;
 pub mod number;
