@@ -4,8 +4,9 @@
  *     shape M N K CLUSTERS
  *     launch GRID BLOCK CLUSTER SHARED PDL COOPERATIVE
  *     param INDEX HEX...      two digits a byte, `..` for bytes that nobody sets; of a tensor map the half that is read
- * Every call is made twice, over stacks filled with different bytes: what differs is padding. The declarations below are
- * of the CUDA runtime API's documented ABI; INIT, LOAD, ENTRY and SIZES come from the command line. */
+ * Every call is made over stacks filled with different bytes: a byte that differs is padding, which is a property of the
+ * host function and so holds for all its launches. The declarations below are of the CUDA runtime API's documented ABI;
+ * INIT, LOAD, ENTRY and SIZES come from the command line. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,11 @@
 typedef struct { unsigned id; char pad[4]; union { char bytes[64]; unsigned words[16]; } value; } Attribute;
 typedef struct { unsigned grid[3], block[3]; size_t shared; void *stream; Attribute *attributes; unsigned count; } Config;
 
-enum { MOST = 64, LARGEST = 128 };
+enum { MOST = 64, LARGEST = 128, MOST_SHAPES = 4096 };
 static const int sizes[] = {SIZES};
 static const int parameters = sizeof sizes / sizeof *sizes;
 typedef struct { unsigned grid[3], block[3], cluster[3], pdl, cooperative; size_t shared; unsigned char bytes[MOST][LARGEST]; int launches; } Launch;
+typedef struct { int32_t m, n, k, clusters; } Shape;
 static Launch *now;
 
 int cudaGetDeviceCount(int *count) { *count = 1; return 0; }
@@ -75,11 +77,11 @@ static __attribute__((noinline)) void poison(unsigned char byte) {
 }
 
 static void *library;
-static __attribute__((noinline)) void call(Launch *launch, int32_t m, int32_t n, int32_t k, int32_t clusters) {
+static __attribute__((noinline)) void call(Launch *launch, const Shape *shape) {
   /* Operands: addresses that nobody reads through. */
   void *a = (void *)0x7fa000000000, *b = (void *)0x7fb000000000, *c = (void *)0x7fc000000000;
   void *sfa = (void *)0x7fd000000000, *sfb = (void *)0x7fe000000000, *alpha = (void *)0x7ff000000000, *stream = 0;
-  int32_t result = 0;
+  int32_t m = shape->m, n = shape->n, k = shape->k, clusters = shape->clusters, result = 0;
   void *arguments[] = {&a, &b, &c, &sfa, &sfb, &alpha, &m, &n, &k, &clusters, &stream, &result};
   memset(launch, 0, sizeof *launch);
   now = launch;
@@ -88,6 +90,42 @@ static __attribute__((noinline)) void call(Launch *launch, int32_t m, int32_t n,
     fprintf(stderr, "%d %d %d: result %d, %d launches\n", m, n, k, result, launch->launches);
     exit(4);
   }
+}
+
+static unsigned char padding[MOST][LARGEST];
+static void find_padding(const Shape *shape) {
+  static const unsigned char fillings[] = {0x5a, 0xa5, 0x00, 0xff};
+  static Launch first, other;
+  for (size_t filling = 0; filling < sizeof fillings; filling++) {
+    Launch *launch = filling == 0 ? &first : &other;
+    poison(fillings[filling]);
+    call(launch, shape);
+    for (int i = 0; i < parameters; i++)
+      for (int j = 0; j < sizes[i]; j++) padding[i][j] |= launch->bytes[i][j] != first.bytes[i][j];
+  }
+}
+
+static void print_launch(const Shape *shape) {
+  static Launch launch;
+  call(&launch, shape);
+  const Launch *l = &launch;
+  printf("shape %d %d %d %d\n", shape->m, shape->n, shape->k, shape->clusters);
+  printf("launch %u,%u,%u %u,%u,%u %u,%u,%u %zu %u %u\n", l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+         l->cluster[0], l->cluster[1], l->cluster[2], l->shared, l->pdl, l->cooperative);
+  for (int i = 0; i < parameters; i++) {
+    /* Of a tensor map, the one parameter of 128 bytes, kernels read the first half. */
+    const int read = sizes[i] == 128 ? 64 : sizes[i];
+    printf("param %d ", i);
+    for (int j = 0; j < read; j++) {
+      if (padding[i][j]) printf("..");
+      else printf("%02x", l->bytes[i][j]);
+    }
+    printf("\n");
+  }
+}
+
+static int read_shape(Shape *shape) {
+  return scanf("%d %d %d %d", &shape->m, &shape->n, &shape->k, &shape->clusters) == 4;
 }
 
 int main(void) {
@@ -100,27 +138,12 @@ int main(void) {
   struct { void ***library; int32_t *device; int **status; } load = {&handle, &device, &status};
   LOAD((void **)&load);
   if (error != 0) { fprintf(stderr, "loading: %d\n", error); return 5; }
-  static Launch first, second;
-  int32_t m, n, k, clusters;
-  while (scanf("%d %d %d %d", &m, &n, &k, &clusters) == 4) {
-    poison(0x5a);
-    call(&first, m, n, k, clusters);
-    poison(0xa5);
-    call(&second, m, n, k, clusters);
-    const Launch *l = &first;
-    printf("shape %d %d %d %d\n", m, n, k, clusters);
-    printf("launch %u,%u,%u %u,%u,%u %u,%u,%u %zu %u %u\n", l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-           l->cluster[0], l->cluster[1], l->cluster[2], l->shared, l->pdl, l->cooperative);
-    for (int i = 0; i < parameters; i++) {
-      /* Of a tensor map, the one parameter of 128 bytes, kernels read the first half. */
-      const int read = sizes[i] == 128 ? 64 : sizes[i];
-      printf("param %d ", i);
-      for (int j = 0; j < read; j++) {
-        if (first.bytes[i][j] == second.bytes[i][j]) printf("%02x", first.bytes[i][j]);
-        else printf("..");
-      }
-      printf("\n");
-    }
-  }
+  static Shape shapes[MOST_SHAPES];
+  int count = 0;
+  while (count < MOST_SHAPES && read_shape(&shapes[count])) count++;
+  Shape more;
+  if (count == MOST_SHAPES && read_shape(&more)) { fprintf(stderr, "more than %d shapes\n", MOST_SHAPES); return 6; }
+  for (int i = 0; i < count; i++) find_padding(&shapes[i]);
+  for (int i = 0; i < count; i++) print_launch(&shapes[i]);
   return 0;
 }
