@@ -25,6 +25,7 @@ pub mod probe;
 pub mod quantize;
 pub mod self_test;
 pub mod stream;
+pub mod swizzled;
 pub mod tensor_map;
 pub mod tuner;
 
@@ -36,5 +37,6 @@ pub use memory::{Cuda, DeviceBuffer, DeviceBytesMut, DeviceMatrix, DeviceMatrixM
 pub use probe::{device_count, driver_version};
 pub use quantize::Quantizer;
 pub use stream::{Event, Graph, Stream, StreamRef};
+pub use swizzled::SwizzledWeights;
 pub use tensor_map::{TensorMap, TensorMapSpec};
 pub use tuner::{Tuned, Tuner, TuningKey};
