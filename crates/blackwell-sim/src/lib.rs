@@ -7,15 +7,23 @@
 //! * [`ptx`]: PTX text's syntax tree and parser;
 //! * [`image`]: the modules that programs load, and the PTX in them;
 //! * [`profile`]: the devices that can be presented;
+//! * [`memory`]: device memory;
+//! * [`program`]: modules, made ready to run on a device;
+//! * [`machine`]: loaded modules, and running their kernels;
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
 
+mod exec;
 pub mod fault;
 pub mod image;
 pub mod launch;
+mod lower;
+pub mod machine;
 pub mod matrix;
+pub mod memory;
 pub mod number;
 pub mod profile;
+pub mod program;
 pub mod ptx;
 pub mod tensor_fault;
 pub mod tensor_map;
