@@ -33,6 +33,17 @@ impl Warp {
                         .mbarrier(super::barrier::shared_space(address), address, self.rank)
                         .and_then(|barrier| barrier.arrive(1, false))
                 }
+                Asynchronous::Store { address, bytes, values, barrier } => {
+                    let address = self.uniform_address(state, *address, 1 << lane);
+                    let barrier = self.uniform_address(state, *barrier, 1 << lane);
+                    let mut data = Vec::new();
+                    for &value in values {
+                        let value = self.uniform(state, value, 1 << lane).to_le_bytes();
+                        data.extend_from_slice(&value[..*bytes as usize]);
+                    }
+                    self.store(state, lane, Space::SharedCluster, address, &data, data.len())
+                        .and_then(|()| self.complete(state, barrier, &[self.rank], false, false, data.len() as u32))
+                }
                 Asynchronous::TryCancel { address, barrier, every_cta } => {
                     let address = self.uniform_address(state, *address, 1 << lane);
                     let barrier = self.uniform_address(state, *barrier, 1 << lane);

@@ -16,6 +16,13 @@ pub(crate) enum Asynchronous {
     CopyArrive {
         address: Address,
     },
+    /// `st.async`.
+    Store {
+        address: Address,
+        bytes: u32,
+        values: Vec<Source>,
+        barrier: Address,
+    },
     TryCancel {
         address: Address,
         barrier: Address,
@@ -63,6 +70,15 @@ impl Lowerer<'_> {
                     return Err(self.unsupported(instruction, "form without .noinc"));
                 }
                 Asynchronous::CopyArrive { address }
+            }
+            ("st", ["async", ..]) if mods.has("mbarrier::complete_tx::bytes") => {
+                let ty = mods.ty().ok_or_else(|| self.unsupported(instruction, "type"))?;
+                Asynchronous::Store {
+                    address: self.address(instruction, 0)?,
+                    bytes: ty.bits() / 8,
+                    values: self.vector_sources(instruction, 1, ty)?,
+                    barrier: self.address(instruction, 2)?,
+                }
             }
             ("clusterlaunchcontrol", ["try_cancel", ..]) => Asynchronous::TryCancel {
                 address: self.address(instruction, 0)?,

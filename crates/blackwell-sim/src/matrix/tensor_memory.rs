@@ -158,6 +158,16 @@ impl TensorMemory {
         self.written[begin..begin + words.len()].fill(true);
         Ok(())
     }
+
+    /// Makes `columns` cells from `cell` on along its lane count as unwritten.
+    ///
+    /// # Errors
+    /// They are outside what is allocated.
+    pub fn forget(&mut self, cell: Cell, columns: usize) -> Result<(), TensorFault> {
+        let begin = self.check(cell, columns)?;
+        self.written[begin..begin + columns].fill(false);
+        Ok(())
+    }
 }
 
 /// The bits of `count` units from `first` on, all of them within the memory.

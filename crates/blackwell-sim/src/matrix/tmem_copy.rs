@@ -57,10 +57,11 @@ impl Copy {
         Some(Self { rows, chunks, multicast })
     }
 
-    /// Copies within one CTA; a `.cta_group::2` copy does so in both CTAs of the pair.
+    /// Copies within one CTA; a `.cta_group::2` copy does so in both CTAs of the pair. Where nothing wrote the source, nothing counts as having
+    /// written the destination: kernels copy whole tiles of scales of which they use a part.
     ///
     /// # Errors
-    /// A malformed descriptor, a source outside shared memory or on bytes that nothing wrote, or a destination that is not allocated.
+    /// A malformed descriptor, a source outside shared memory, or a destination that is not allocated.
     pub fn execute(
         &self,
         memory: &mut TensorMemory,
@@ -71,16 +72,20 @@ impl Copy {
         let source = SharedMatrix::from_tcgen05(descriptor)?;
         let base = Cell::from_address(address);
         for row in 0..self.rows {
-            let mut words = [0; 8];
             for chunk in 0..self.chunks {
                 let mut bytes = [0; 16];
-                shared.read(source.k_major_chunk(row, chunk), &mut bytes)?;
-                for (word, bytes) in words.iter_mut().skip(4 * chunk as usize).zip(bytes.chunks_exact(4)) {
-                    *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+                let known = match shared.read(source.k_major_chunk(row, chunk), &mut bytes) {
+                    Ok(()) => true,
+                    Err(TensorFault::Uninitialised(_)) => false,
+                    Err(fault) => return Err(fault),
+                };
+                let words: [u32; 4] = core::array::from_fn(|word| {
+                    bytes.iter().skip(4 * word).take(4).rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+                });
+                for lane in self.lanes(row as usize) {
+                    let cell = base.offset(lane, 4 * chunk as usize);
+                    if known { memory.write(cell, &words)? } else { memory.forget(cell, words.len())? }
                 }
-            }
-            for lane in self.lanes(row as usize) {
-                memory.write(base.offset(lane, 0), &words[..4 * self.chunks as usize])?;
             }
         }
         Ok(())
