@@ -38,7 +38,7 @@ pub(crate) fn is_cached() -> Result<bool> {
     Ok(cache.has_folder(FOLDER, &Pins::read()?.wheel("trtllm")?.files) && Nvcc::is_cached(&cache)?)
 }
 
-/// The tests against the vendor's host code and cubins.
+/// The tests against the vendor's host code and cubins, and of the backend in the facade.
 pub(crate) fn test() -> Result<()> {
     let pack = fetch(None)?;
     let cache = Cache::open()?;
@@ -49,6 +49,10 @@ pub(crate) fn test() -> Result<()> {
     cargo.env("NVFP4_CUDA_HEADERS", Nvcc::find(&cache)?.headers());
     let status = cargo.status()?;
     ensure!(status.success(), "{cargo:?}: {status}");
+    let mut facade = workspace::cargo();
+    facade.args(["test", "--package", "nvfp4", "--features", "trtllm", "--test", "trtllm"]);
+    let status = facade.status()?;
+    ensure!(status.success(), "{facade:?}: {status}");
     Ok(())
 }
 

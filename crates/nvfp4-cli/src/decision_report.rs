@@ -59,6 +59,7 @@ fn kind(reason: &Unsupported) -> &'static str {
     match reason {
         Unsupported::Device { .. } => "device",
         Unsupported::NotBuilt { .. } => "not_built",
+        Unsupported::KernelPack(_) => "kernel_pack",
         Unsupported::Library { .. } => "library",
         Unsupported::Driver { .. } => "driver",
         Unsupported::Shape { .. } => "shape",

@@ -113,8 +113,13 @@
 //! | `cpu` | yes | the backend `cpu`: multi-threaded, any CPU, W4A4 and W4A16 |
 //! | `checkpoint` | yes | `nvfp4::checkpoint`: reads and writes ModelOpt and compressed-tensors checkpoints, reads torchao and GGUF |
 //!
-//! Without features there are the format, the layouts, the contract and selection. The GPU backends `cutlass`, `cudnn`,
-//! `trtllm`, `cutedsl`, `b12x` and `w4a16` are described and explained, but none is part of this release.
+//! | `cuda` | no | `nvfp4::cuda` and `CudaLinear`: devices, streams, device memory, kernel packs, layers on a GPU |
+//! | `trtllm` | no | the backend `trtllm`: TensorRT-LLM-gen kernels for SM100 and SM103 (W4A4, bf16); implies `cuda` |
+//!
+//! Nothing of CUDA is linked or needed to build; the driver is loaded when a device is asked for. Kernels come in packs that are made
+//! with `cargo xtask build-kernels` and found at run time. Without features there are the format, the layouts, the contract and
+//! selection. The GPU backends `cutlass`, `cudnn`, `cutedsl`, `b12x` and `w4a16` are described and explained, but are not part of
+//! this release.
 //!
 //! # Names
 //!
@@ -138,6 +143,8 @@
 
 #[cfg(not(feature = "cpu"))]
 mod cpu_stand_in;
+#[cfg(feature = "cuda")]
+mod cuda_linear;
 mod explain;
 mod known_gpus;
 mod linear;
@@ -148,6 +155,8 @@ mod quantize_activation;
 mod registry;
 mod workspace;
 
+#[cfg(feature = "cuda")]
+pub use cuda_linear::CudaLinear;
 pub use explain::Explanation;
 pub use known_gpus::{KNOWN_GPUS, KnownGpus, UnknownGpu, gpu};
 pub use linear::{Linear, LoadError};
@@ -226,6 +235,10 @@ pub use half::{bf16, f16};
 pub use nvfp4_checkpoint as checkpoint;
 #[cfg(feature = "cpu")]
 pub use nvfp4_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use nvfp4_cuda as cuda;
+#[cfg(feature = "trtllm")]
+pub use nvfp4_trtllm as trtllm;
 
 /// The CPU of this machine.
 pub fn host_device() -> DeviceFacts {

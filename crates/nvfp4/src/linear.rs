@@ -28,8 +28,11 @@ pub enum LoadError {
         /// Why.
         source: SelectError,
     },
-    /// The chosen backend answers questions but does not run layers in host memory.
-    #[error("layer `{layer}`: backend `{id}` was chosen, but this registry has no code that runs it")]
+    /// The chosen backend answers questions but does not run layers in this kind of memory: [`Linear`] runs in host memory,
+    /// `CudaLinear` on a CUDA device.
+    #[error(
+        "layer `{layer}`: backend `{id}` was chosen, but this registry has no code that runs it in this kind of memory"
+    )]
     NotRunnable {
         /// Name of the layer.
         layer: String,
@@ -93,7 +96,7 @@ struct Loaded {
     input_scale: Option<GlobalScale>,
     bias: Option<Vec<f32>>,
     checkpoint: Option<NvFp4LinearLayer<'static>>,
-    plans: PlanCache,
+    plans: PlanCache<Host>,
 }
 
 impl Loaded {

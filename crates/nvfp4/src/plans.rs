@@ -1,6 +1,6 @@
 //! The plans of a layer: one for each range of row counts and pair of element types, made at first use.
 
-use nvfp4_core::{DType, Error, Host, LinearPlan};
+use nvfp4_core::{DType, Error, LinearPlan, Memory};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Rows up to which plans are made for powers of two; beyond, for its multiples.
@@ -23,29 +23,35 @@ pub(crate) struct PlanKey {
     pub(crate) rows: usize,
 }
 
-type Plan = Arc<dyn LinearPlan<Host>>;
+type Plan<M> = Arc<dyn LinearPlan<M>>;
 
 /// Plans by key. Reading takes a shared lock for the time of a short search.
-#[derive(Debug, Default)]
-pub(crate) struct PlanCache {
-    entries: RwLock<Vec<(PlanKey, Plan)>>,
+#[derive(Debug)]
+pub(crate) struct PlanCache<M: Memory> {
+    entries: RwLock<Vec<(PlanKey, Plan<M>)>>,
 }
 
-fn find(entries: &[(PlanKey, Plan)], key: PlanKey) -> Option<Plan> {
+impl<M: Memory> Default for PlanCache<M> {
+    fn default() -> Self {
+        Self { entries: RwLock::default() }
+    }
+}
+
+fn find<M: Memory>(entries: &[(PlanKey, Plan<M>)], key: PlanKey) -> Option<Plan<M>> {
     entries.iter().find(|(k, _)| *k == key).map(|(_, plan)| plan.clone())
 }
 
-impl PlanCache {
+impl<M: Memory> PlanCache<M> {
     /// The plan for `key`, made by `make` if there is none yet.
     pub(crate) fn get_or_make(
         &self,
         key: PlanKey,
-        make: impl FnOnce() -> Result<Box<dyn LinearPlan<Host>>, Error>,
-    ) -> Result<Plan, Error> {
+        make: impl FnOnce() -> Result<Box<dyn LinearPlan<M>>, Error>,
+    ) -> Result<Plan<M>, Error> {
         if let Some(plan) = find(&self.entries.read().unwrap_or_else(PoisonError::into_inner), key) {
             return Ok(plan);
         }
-        let plan: Plan = make()?.into();
+        let plan: Plan<M> = make()?.into();
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have planned the same in the meantime; then all use that one.
         if let Some(earlier) = find(&entries, key) {

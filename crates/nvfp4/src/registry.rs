@@ -12,6 +12,9 @@ use std::sync::Arc;
 enum Backend {
     /// Runs layers in host memory.
     Host(Arc<dyn NvFp4LinearKernel<Host>>),
+    /// Runs layers in the memory of a CUDA device.
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<dyn NvFp4LinearKernel<nvfp4_cuda::Cuda>>),
     /// Answers questions and runs nothing here.
     Answers(Arc<dyn KernelSupport>),
 }
@@ -20,6 +23,8 @@ impl Backend {
     fn support(&self) -> &dyn KernelSupport {
         match self {
             Self::Host(kernel) => kernel.as_ref(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(kernel) => kernel.as_ref(),
             Self::Answers(support) => support.as_ref(),
         }
     }
@@ -74,8 +79,10 @@ impl Registry {
 
     /// Every backend of this project, as far as this build has it.
     pub fn installed() -> Self {
-        REQUIREMENTS.iter().fold(Self::with_cpu(Err(Unsupported::Feature("cpu"))), |registry, row| {
-            registry.with_support(Arc::new(row.support(Err(Unsupported::NotReleased))))
+        REQUIREMENTS.iter().fold(Self::with_cpu(Err(Unsupported::Feature("cpu"))), |registry, row| match row.id {
+            #[cfg(feature = "trtllm")]
+            KernelId::TRTLLM => registry.with_cuda_kernel(Arc::new(nvfp4_trtllm::TrtllmNvFp4LinearKernel::new())),
+            id => registry.with_support(Arc::new(row.support(Err(absent(id))))),
         })
     }
 
@@ -102,6 +109,12 @@ impl Registry {
     /// Adds a backend that runs layers in host memory. One of the same name is replaced, in its place.
     pub fn with_kernel(self, kernel: Arc<dyn NvFp4LinearKernel<Host>>) -> Self {
         self.with(Backend::Host(kernel))
+    }
+
+    /// Adds a backend that runs layers in the memory of a CUDA device. One of the same name is replaced, in its place.
+    #[cfg(feature = "cuda")]
+    pub fn with_cuda_kernel(self, kernel: Arc<dyn NvFp4LinearKernel<nvfp4_cuda::Cuda>>) -> Self {
+        self.with(Backend::Cuda(kernel))
     }
 
     /// Adds a backend that is considered and explained, but that this registry cannot run. One of the same name is
@@ -133,6 +146,15 @@ impl Registry {
     pub fn kernel(&self, id: KernelId) -> Option<&Arc<dyn NvFp4LinearKernel<Host>>> {
         self.backends.iter().find_map(|b| match b {
             Backend::Host(kernel) if kernel.id() == id => Some(kernel),
+            _ => None,
+        })
+    }
+
+    /// A backend that runs layers in the memory of a CUDA device; `None` if there is none of this name or it only answers.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_kernel(&self, id: KernelId) -> Option<&Arc<dyn NvFp4LinearKernel<nvfp4_cuda::Cuda>>> {
+        self.backends.iter().find_map(|b| match b {
+            Backend::Cuda(kernel) if kernel.id() == id => Some(kernel),
             _ => None,
         })
     }
@@ -172,9 +194,10 @@ impl Registry {
     /// What runs a layer on a device (which need not be here), and what would if every backend were installed.
     pub fn explain(&self, device: &DeviceFacts, config: &NvFp4LinearLayerConfig, policy: &Policy) -> Explanation {
         let all = self.backends.iter().fold(Self::if_all_were_installed(), |all, backend| match backend {
-            // What can run here counts as it is, a user's own backend included; what only answers for a backend
-            // of ours is what this question sets aside.
-            Backend::Answers(support) if all.support(support.id()).is_some() => all,
+            // What runs in host memory counts as it is, and so does a backend of the user's own. That a GPU backend of ours
+            // is not compiled in, or lacks its kernel pack, is what this question sets aside.
+            Backend::Host(_) => all.with(backend.clone()),
+            other if all.support(other.support().id()).is_some() => all,
             other => all.with(other.clone()),
         });
         Explanation {
@@ -183,6 +206,14 @@ impl Registry {
             here: self.select(device, config, policy),
             if_all_were_installed: all.select(device, config, policy),
         }
+    }
+}
+
+/// Why a backend is not in this build.
+fn absent(id: KernelId) -> Unsupported {
+    match id {
+        KernelId::TRTLLM => Unsupported::Feature("trtllm"),
+        _ => Unsupported::NotReleased,
     }
 }
 

@@ -72,7 +72,7 @@ struct Cuda {
 }
 
 const NO_GPU_BACKENDS: &str =
-    "this release of nvfp4 runs on the CPU only; its GPU backends can be asked with `nvfp4 explain --gpu`, not run";
+    "this program computes on the CPU only; ask what would run on a GPU with `nvfp4 explain --gpu`";
 
 #[derive(Debug, Serialize)]
 struct Variable {
