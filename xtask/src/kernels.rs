@@ -40,6 +40,14 @@ pub(crate) struct Options {
     all_configurations: bool,
 }
 
+impl Options {
+    /// Those packs, in the cache.
+    pub(crate) fn packs(backends: &[&str], targets: &[&str]) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Self { backend: owned(backends), arch: owned(targets), out: None, force: false, all_configurations: false }
+    }
+}
+
 /// One pack to build.
 #[derive(Clone, Copy)]
 enum Job {

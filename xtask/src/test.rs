@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the workspace's tests, then those that need fetched artefacts.
 
-use crate::{cute_dsl, minilm, trtllm, upstream, whole_model, workspace};
+use crate::{cute_dsl, kernels, minilm, trtllm, upstream, whole_model, workspace};
 use anyhow::{Result, ensure};
 use std::time::Instant;
 
@@ -40,6 +40,8 @@ enum Name {
     Trtllm,
     /// Launches of CuTe DSL kernels, compared with the vendor's host functions
     Launches,
+    /// CuTe DSL kernels, run by blackwell-sim
+    Simulator,
 }
 
 impl std::fmt::Display for Name {
@@ -50,6 +52,7 @@ impl std::fmt::Display for Name {
             Self::Upstream => "upstream libraries",
             Self::Trtllm => "TensorRT-LLM host code and cubins",
             Self::Launches => "launches of CuTe DSL kernels",
+            Self::Simulator => "blackwell-sim kernels",
         })
     }
 }
@@ -92,6 +95,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             missing: cute_dsl_missing.then_some("`cargo xtask fetch --all`, or --cute-dsl here"),
             run: cute_dsl::test,
         },
+        Suite {
+            name: Name::Simulator,
+            missing: cute_dsl_missing.then_some("`cargo xtask fetch --all`, or --cute-dsl here"),
+            run: simulator_tests,
+        },
     ];
 
     let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -131,5 +139,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn workspace_tests() -> Result<()> {
     let status = workspace::cargo().args(["test", "--workspace", "--no-fail-fast"]).status()?;
     ensure!(status.success(), "cargo test --workspace: {status}");
+    Ok(())
+}
+
+/// Kernels of packs in the simulator, against the exact product.
+fn simulator_tests() -> Result<()> {
+    let packs = kernels::build(&kernels::Options::packs(&["b12x", "cutedsl"], &["sm_120a", "sm_100a"]))?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--package", "blackwell-sim", "--features", "kernel-tests", "--test", "kernels"]);
+    let status = cargo.env("NVFP4_SIM_PACKS", packs).status()?;
+    ensure!(status.success(), "{cargo:?}: {status}");
     Ok(())
 }
