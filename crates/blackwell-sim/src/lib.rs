@@ -5,6 +5,7 @@
 //! * [`matrix`]: the tensor core instructions, on values;
 //! * [`tensor_map`]: the descriptors of bulk tensor copies;
 //! * [`ptx`]: PTX text's syntax tree and parser;
+//! * `driver` (Linux): the CUDA driver API over all this, which [`install`] puts into a folder as `libcuda.so.1`;
 //! * [`image`]: the modules that programs load, and the PTX in them;
 //! * [`profile`]: the devices that can be presented;
 //! * [`memory`]: device memory;
@@ -13,9 +14,12 @@
 //! * [`launch`]: how a kernel is launched;
 //! * [`fault`]: what is wrong with a kernel, and where.
 
+#[cfg(target_os = "linux")]
+mod driver;
 mod exec;
 pub mod fault;
 pub mod image;
+mod install;
 pub mod launch;
 mod lower;
 pub mod machine;
@@ -27,3 +31,5 @@ pub mod program;
 pub mod ptx;
 pub mod tensor_fault;
 pub mod tensor_map;
+
+pub use install::{LIBRARY, install};
