@@ -103,7 +103,8 @@ impl Function {
         Ok(match attribute {
             id::MAX_THREADS => self.max_threads()? as i32,
             id::SHARED => kernel.static_shared() as i32,
-            id::CONSTANT | id::LOCAL | id::CACHE_ALL => 0,
+            id::LOCAL => kernel.local_bytes() as i32,
+            id::CONSTANT | id::CACHE_ALL => 0,
             id::REGISTERS => self.registers()?,
             id::PTX_VERSION | id::BINARY_VERSION => (capability.0 * 10 + capability.1) as i32,
             id::DYNAMIC_SHARED => self.max_dynamic_shared()? as i32,

@@ -130,6 +130,7 @@ fn replays_with_the_values_of_then() {
     unsafe {
         sys::cuGraphDestroy(graph).result().unwrap();
         sys::cuMemsetD32_v2(copy, 0, 1).result().unwrap();
+        sys::cuMemsetD32_v2(at, 0, 1).result().unwrap();
     }
     assert_eq!(calls, 0);
     for round in 1..=3 {
