@@ -13,6 +13,7 @@ mod nvcc;
 mod nvfp4_program;
 mod pins;
 mod python;
+mod sim_folder;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -71,6 +72,8 @@ enum Command {
     Pins,
     /// Build kernel packs ahead of time, with the compiler in `CUDA_HOME` or the pinned one; needs no GPU
     BuildKernels(kernels::Options),
+    /// Build the simulator and print a folder that holds it as libcuda.so.1, to be first in LD_LIBRARY_PATH (Linux)
+    SimFolder,
     /// Run every test of the workspace; those that need fetched artefacts run if these are in the cache
     Test(test::Options),
 }
@@ -121,6 +124,10 @@ fn main() -> anyhow::Result<()> {
         Command::LaunchRecords { check } => cute_dsl::launch_records(check),
         Command::Features => features::check(),
         Command::Pins => pins::list(),
+        Command::SimFolder => {
+            println!("{}", sim_folder::make()?.display());
+            Ok(())
+        }
         Command::Test(options) => test::run(&options),
     }
 }

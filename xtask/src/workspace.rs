@@ -26,8 +26,17 @@ pub(crate) fn path(relative: &str) -> PathBuf {
 
 /// The packages of the workspace, as `cargo metadata` describes them.
 pub(crate) fn packages() -> Result<Vec<serde_json::Value>> {
+    metadata()?["packages"].as_array().cloned().context("cargo metadata names no packages")
+}
+
+/// Where cargo builds.
+pub(crate) fn target_folder() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    Ok(metadata["target_directory"].as_str().context("cargo metadata names no target folder")?.into())
+}
+
+fn metadata() -> Result<serde_json::Value> {
     let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     ensure!(output.status.success(), "cargo metadata: {}", output.status);
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    metadata["packages"].as_array().cloned().context("cargo metadata names no packages")
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
