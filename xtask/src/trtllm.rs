@@ -32,7 +32,7 @@ pub(crate) fn fetch(out: Option<&Path>) -> Result<PathBuf> {
     make_pack(&members, wheel, &packs)
 }
 
-/// Whether [`fetch`] and [`test`] would find everything in the cache.
+/// Whether [`fetch`] and [`test()`] would find everything in the cache.
 pub(crate) fn is_cached() -> Result<bool> {
     let cache = Cache::open()?;
     Ok(cache.has_folder(FOLDER, &Pins::read()?.wheel("trtllm")?.files) && Nvcc::is_cached(&cache)?)
