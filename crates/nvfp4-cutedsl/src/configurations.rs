@@ -99,8 +99,7 @@ fn of_tile(tile: [u32; 2], clusters: &[[u32; 2]]) -> Vec<Configuration> {
     all
 }
 
-/// The configurations of the default pack: everything that upstream's static choice can give for any shape and number
-/// of multiprocessors (see the tests of [`choice`](crate::choice)).
+/// The configurations of the default pack: what upstream's static choice gives for any shape and number of multiprocessors.
 pub fn packed() -> Vec<Configuration> {
     let mut all: Vec<_> = TILES.iter().flat_map(|&tile| of_tile(tile, &[smallest_cluster(tile)])).collect();
     for columns in [8, 16, 32] {
