@@ -129,6 +129,16 @@ impl NvFp4LinearLayerConfig {
         self.weight_scale_kind = kind;
         self
     }
+    /// Checks that weights, as a checkpoint holds them, are this layer's: their shape, and that block scales are values that
+    /// the format allows. Every backend does so before it prepares them.
+    ///
+    /// # Errors
+    /// [`Error::Size`] with both sizes; the first block scale that is NaN or negative.
+    pub fn check_weights(&self, weights: &NvFp4Weights<'_>) -> Result<(), Error> {
+        check_size("rows of the weight (output features)", self.out_features, weights.out_features())?;
+        check_size("columns of the weight (input features)", self.in_features, weights.in_features())?;
+        weights.scales().check_values()
+    }
     /// The same layer, batch-invariant or not.
     pub const fn with_batch_invariant(mut self, yes: bool) -> Self {
         self.batch_invariant = yes;

@@ -7,11 +7,11 @@ use crate::{
     device::Device,
     error::CudaError,
     launch::{Kernel, LaunchConfig, Module},
-    memory::{DeviceMatrix, DeviceMatrixMut, DeviceVector},
+    memory::{DeviceBuffer, DeviceMatrix, DeviceMatrixMut, DeviceVector},
     pack::{self, Pack},
     stream::StreamRef,
 };
-use nvfp4_core::{DType, Error};
+use nvfp4_core::{DType, Error, GlobalScale, GlobalScales, fold::row_multipliers};
 use std::{ffi::c_void, path::PathBuf};
 
 /// Name of the pack.
@@ -55,6 +55,19 @@ pub struct Columns<'a> {
     pub scale: Option<DeviceVector<'a>>,
     /// What is added to each column, after the factor.
     pub bias: Option<DeviceVector<'a>>,
+}
+
+/// The global scale for `alpha`, and on the device the f32 factor of each output feature ([`row_multipliers`]); none if all are 1.
+pub fn column_scales(
+    device: &Device,
+    global: &GlobalScales,
+) -> Result<(GlobalScale, Option<DeviceBuffer>), CudaError> {
+    let (base, factors) = row_multipliers(global);
+    if factors.iter().all(|&factor| factor == 1.0) {
+        return Ok((base, None));
+    }
+    let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect();
+    Ok((base, Some(DeviceBuffer::from_host(device, &bytes)?)))
 }
 
 /// The epilogue kernels, loaded for one device. `Send + Sync`; every method takes `&self`.

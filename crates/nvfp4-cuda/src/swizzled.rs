@@ -1,10 +1,13 @@
 //! Weights as the cutlass, cudnn, cutedsl and b12x kernels read them: codes and block scales padded to multiples of 32 along
 //! `n` and `k`, block scales in 128x4 tiles ([`WeightLayout::SWIZZLED_128X4`]). Kernels that read this layout share one copy.
 
-use crate::{device::Device, memory::DeviceBuffer, memory::DeviceVector};
+use crate::{
+    device::Device,
+    epilogue::column_scales,
+    memory::{DeviceBuffer, DeviceVector},
+};
 use nvfp4_core::{
     Error, GlobalScale, NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights,
-    fold::row_multipliers,
     kernel::WeightLayout,
     padding::{CUTLASS_ALIGNMENT, PaddingPlan},
     swizzle_blockscale,
@@ -60,25 +63,9 @@ impl SwizzledWeights {
         config: &NvFp4LinearLayerConfig,
         weights: &NvFp4Weights<'_>,
     ) -> Result<Self, Error> {
-        let (n, k) = (config.out_features, config.in_features);
-        for (what, expected, found) in [
-            ("rows of the weight (output features)", n, weights.out_features()),
-            ("columns of the weight (input features)", k, weights.in_features()),
-        ] {
-            if expected != found {
-                return Err(Error::Size { what, expected, found });
-            }
-        }
-        weights.scales().check_values()?;
+        config.check_weights(weights)?;
         let SwizzledBytes { codes, scales, n: padded_n, k: padded_k } = SwizzledBytes::new(weights)?;
-        let (global, factors) = row_multipliers(weights.global());
-        let column_scale = match factors.iter().all(|&factor| factor == 1.0) {
-            true => None,
-            false => {
-                let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect();
-                Some(DeviceBuffer::from_host(device, &bytes)?)
-            }
-        };
+        let (global, column_scale) = column_scales(device, weights.global())?;
         Ok(Self {
             codes: DeviceBuffer::from_host(device, &codes)?,
             scales: DeviceBuffer::from_host(device, &scales)?,
@@ -87,8 +74,8 @@ impl SwizzledWeights {
             column_scale,
             padded_n,
             padded_k,
-            n,
-            k,
+            n: config.out_features,
+            k: config.in_features,
         })
     }
 

@@ -9,11 +9,12 @@ use crate::{
 };
 use nvfp4_core::{
     DeviceFacts, Error, GlobalScale, KernelId, KernelSupport, LinearPlan, NvFp4LinearKernel,
-    NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights, ScaleLayout, Unsupported, fold::row_multipliers,
-    kernel::WeightLayout, requirements::Requirements,
+    NvFp4LinearLayerConfig, NvFp4Weights, PreparedWeights, ScaleLayout, Unsupported, kernel::WeightLayout,
+    requirements::Requirements,
 };
 use nvfp4_cuda::{
-    Cuda, Device, DeviceBuffer, StreamRef, Tuned, Tuner, TuningKey, measure::Bench, pack, tuner::row_bucket,
+    Cuda, Device, DeviceBuffer, StreamRef, Tuned, Tuner, TuningKey, epilogue::column_scales, measure::Bench, pack,
+    tuner::row_bucket,
 };
 use std::{any::Any, path::PathBuf, sync::Arc};
 
@@ -204,34 +205,21 @@ impl NvFp4LinearKernel<Cuda> for TrtllmNvFp4LinearKernel {
         weights: &NvFp4Weights<'_>,
     ) -> Result<Arc<dyn PreparedWeights>, Error> {
         check_layer(config)?;
-        let (n, k) = (config.out_features, config.in_features);
-        for (what, expected, found) in [
-            ("rows of the weight (output features)", n, weights.out_features()),
-            ("columns of the weight (input features)", k, weights.in_features()),
-        ] {
-            if expected != found {
-                return Err(Error::Size { what, expected, found });
-            }
-        }
-        weights.scales().check_values()?;
+        config.check_weights(weights)?;
         let loaded = self.devices.get(device, &self.roots)?;
-        let (global, factors) = row_multipliers(weights.global());
-        let factors: Vec<u8> = match factors.iter().all(|&factor| factor == 1.0) {
-            true => Vec::new(),
-            false => factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect(),
-        };
+        let (global, column_scale) = column_scales(device, weights.global())?;
         let ShuffledWeights { codes, scales, n: padded_n, k: padded_k } = shuffle_weights(weights)?;
         let upload = |bytes: &[u8]| DeviceBuffer::from_host(device, bytes);
         Ok(Arc::new(TrtllmWeights {
             layout: self.weight_layout(&device.facts(), config),
             codes: upload(&codes)?,
             scales: upload(&scales)?,
-            column_scale: if factors.is_empty() { None } else { Some(upload(&factors)?) },
+            column_scale,
             global,
             padded_n,
             padded_k,
-            n,
-            k,
+            n: config.out_features,
+            k: config.in_features,
             loaded,
         }))
     }

@@ -182,16 +182,7 @@ impl Lowerer<'_> {
 
     fn load(&mut self, instruction: &Instruction, mods: &Modifiers<'_>) -> Result<MemoryOperation> {
         let ty = mods.ty().ok_or_else(|| self.unsupported(instruction, "type"))?;
-        let destinations = match self.operand(instruction, 0)? {
-            Operand::Vector(elements) => {
-                let mut destinations = Vec::new();
-                for element in elements {
-                    destinations.extend(self.wide_destination(instruction, element, ty)?);
-                }
-                destinations
-            }
-            single => self.wide_destination(instruction, single, ty)?,
-        };
+        let destinations = self.wide_destinations(instruction, 0, ty)?;
         let (space, address) = self.spaced_address(instruction, 1, mods)?;
         let sign = ty.is_signed();
         Ok(MemoryOperation::Load { space, address, bytes: ty.bits() / 8, sign, destinations })
@@ -224,20 +215,7 @@ impl Lowerer<'_> {
         let operation = operation.ok_or_else(|| self.unsupported(instruction, "operation"))?;
         let result = usize::from(instruction.opcode == "atom");
         let vector = mods.vector();
-        let destinations = if result == 0 {
-            Vec::new()
-        } else {
-            match self.operand(instruction, 0)? {
-                Operand::Vector(elements) => {
-                    let mut destinations = Vec::new();
-                    for element in elements {
-                        destinations.extend(self.wide_destination(instruction, element, ty)?);
-                    }
-                    destinations
-                }
-                single => self.wide_destination(instruction, single, ty)?,
-            }
-        };
+        let destinations = if result == 0 { Vec::new() } else { self.wide_destinations(instruction, 0, ty)? };
         let (space, address) = self.spaced_address(instruction, result, mods)?;
         let mut values = self.wide_sources(instruction, result + 1, ty)?;
         if operation == AtomicOperation::Cas {

@@ -134,6 +134,23 @@ impl Lowerer<'_> {
         Ok(vec![first, first.map(|first| Destination { slot: first.slot + 1, ..first })])
     }
 
+    /// Where operand `index`, a vector or not, puts values; two places for each element of 128 bits.
+    pub(super) fn wide_destinations(
+        &self,
+        instruction: &Instruction,
+        index: usize,
+        ty: ScalarType,
+    ) -> Result<Vec<Option<Destination>>> {
+        let operand = self.operand(instruction, index)?;
+        let elements =
+            if let Operand::Vector(elements) = operand { elements } else { std::slice::from_ref(operand) };
+        let mut destinations = Vec::new();
+        for element in elements {
+            destinations.extend(self.wide_destination(instruction, element, ty)?);
+        }
+        Ok(destinations)
+    }
+
     /// The values of operand `index`, a vector or not; two of each element of 128 bits.
     pub(super) fn wide_sources(
         &mut self,
